@@ -1,0 +1,39 @@
+//! The `model-garden` command: flags in, calls out, and the one place where errors are printed.
+//!
+//! Each command is a module with its flags (`Args`) and a `run` that returns an exit code; the libraries do the
+//! work. Errors become one `error:` line with their causes below it and exit code 2.
+
+mod completions;
+mod exit;
+mod memory;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Fine-tune vision-language models in flat memory, and tell a leak from a fill from a warm-up.
+#[derive(Parser)]
+#[command(name = "model-garden", version, propagate_version = true, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch, judge and limit the memory of any process.
+    #[command(subcommand)]
+    Memory(memory::Command),
+    /// Print a completion script for a shell.
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Memory(command) => memory::run(command),
+        Command::Completions(args) => completions::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(exit::BAD_INPUT)
+    })
+}

@@ -1,0 +1,101 @@
+//! The answer: what kind of growth a trace shows, where it ends, and what to do about it.
+//!
+//! These types are the JSON that `memory analyze --format json` prints, field for field. Sizes are bytes and
+//! rates are bytes per step, per sample or per minute: the unit is part of the name.
+
+use serde::Serialize;
+
+/// The kind of growth that a run shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Level, or moving around a level.
+    Steady,
+    /// Grows ever more slowly towards a ceiling.
+    WarmUp,
+    /// Grows by a constant per sample until every sample was seen once.
+    Fill,
+    /// Grows past the first epoch, without end.
+    Leak,
+    /// Two explanations with different endings remain.
+    Undecided,
+}
+
+/// The level at which growth stops.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Plateau {
+    /// Best estimate of the level.
+    pub bytes: u64,
+    /// Lower end of the interval.
+    pub low: u64,
+    /// Upper end of the interval.
+    pub high: u64,
+    /// Step from which the level holds, where steps are known.
+    pub step: Option<u64>,
+}
+
+/// When the limit is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Exhaustion {
+    /// Step at which the limit is reached, where steps are known.
+    pub step: Option<u64>,
+    /// Seconds from the last sample until then.
+    pub seconds: Option<f64>,
+    /// Earliest step (or second, where there are no steps) that the evidence allows.
+    pub low: Option<f64>,
+    /// Latest step (or second, where there are no steps) that the evidence allows.
+    pub high: Option<f64>,
+}
+
+/// One way in which an undecided run may end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ending {
+    /// What the run would turn out to be.
+    pub verdict: Verdict,
+    /// How likely the evidence makes it, 0 to 1.
+    pub probability: f64,
+    /// Where growth would stop.
+    pub plateau: Option<Plateau>,
+    /// When the limit would be reached.
+    pub exhaustion: Option<Exhaustion>,
+}
+
+/// Where the growth sits, as far as the split of the memory shows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mechanism {
+    /// `anonymous`, `shared`, `file` or `swap`.
+    pub memory: &'static str,
+    /// `parent` or `workers`, where the tree has both.
+    pub place: Option<&'static str>,
+    /// `per-sample`, `per-evaluation`, `sawtooth`, `spikes`, `stairs` ..., where a pattern was seen.
+    pub pattern: Option<&'static str>,
+}
+
+/// Everything that can be said of a run's memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Assessment {
+    /// The kind of growth.
+    pub verdict: Verdict,
+    /// Confidence in the verdict, 0 to 1.
+    pub confidence: f64,
+    /// Bytes per optimizer step while growing.
+    pub growth_per_step: Option<f64>,
+    /// Bytes per dataset row while growing.
+    pub growth_per_sample: Option<f64>,
+    /// Bytes per minute while growing.
+    pub growth_per_minute: Option<f64>,
+    /// Where growth stopped or will stop.
+    pub plateau: Option<Plateau>,
+    /// When the limit is reached, if it is.
+    pub exhaustion: Option<Exhaustion>,
+    /// For an undecided run: the endings that remain.
+    pub endings: Vec<Ending>,
+    /// For an undecided run: the step from which on it can be told.
+    pub decidable_at_step: Option<u64>,
+    /// Where the growth sits.
+    pub mechanism: Option<Mechanism>,
+    /// Why, in sentences.
+    pub evidence: Vec<String>,
+    /// What to do next, in sentences.
+    pub advice: Vec<String>,
+}

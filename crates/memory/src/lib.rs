@@ -1,0 +1,12 @@
+//! Memory of any process: probe -> sample -> trace -> assessment -> report, and supervision on top.
+//!
+//! In come `/proc` readings or recorded traces; out come verdicts with their evidence. The crate knows
+//! nothing of tensors or models: whatever has a step counter can be judged.
+
+pub mod assessment;
+pub mod sample;
+pub mod units;
+
+pub use assessment::{Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
+pub use sample::{RunFacts, Sample};
+pub use units::ByteSize;

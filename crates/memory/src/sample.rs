@@ -1,0 +1,84 @@
+//! One reading of a process tree's memory, and what is known of the run it belongs to.
+//!
+//! A [`Sample`] is what a probe produces and a trace stores, one JSON object a line; all sizes are bytes.
+//! Fields that a source cannot know are `None` and are left out of the file.
+
+use serde::{Deserialize, Serialize};
+
+/// Memory of a whole process tree at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the start of the trace.
+    pub t: f64,
+    /// Optimizer step, once the first one was seen.
+    pub step: Option<u64>,
+    /// Epoch, fractional where the source says so.
+    pub epoch: Option<f64>,
+    /// Resident memory of all kinds.
+    pub rss: u64,
+    /// Anonymous resident memory: heap, stacks, private writable pages.
+    pub anon: u64,
+    /// File-backed resident memory, which the kernel can drop.
+    pub file: u64,
+    /// Shared memory (`/dev/shm`, memfd, SysV), counted once for the tree where that can be told.
+    pub shmem: u64,
+    /// Swapped-out memory.
+    pub swap: u64,
+    /// Proportional set size, summed over the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pss: Option<u64>,
+    /// Unique set size, summed over the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uss: Option<u64>,
+    /// Resident memory of the root process alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_rss: Option<u64>,
+    /// Processes in the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procs: Option<u32>,
+    /// Threads in the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Major page faults since the start of the processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub major_faults: Option<u64>,
+    /// GPU memory of the tree, where NVML tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u64>,
+    /// Memory the machine could still give (`MemAvailable`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<u64>,
+}
+
+impl Sample {
+    /// The memory that a verdict is about: what the process must give back itself.
+    pub fn owned(&self) -> u64 {
+        self.anon + self.shmem + self.swap
+    }
+}
+
+/// What is known of a run besides its samples; everything is optional.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunFacts {
+    /// Rows in the dataset.
+    pub dataset_size: Option<u64>,
+    /// Rows used by one optimizer step (batch size x accumulation x ranks).
+    pub samples_per_step: Option<u64>,
+    /// Steps in an epoch, where it is given directly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_epoch: Option<f64>,
+    /// Bytes that must not be exceeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+impl RunFacts {
+    /// The step at which every row was seen once, if that can be told.
+    pub fn epoch_steps(&self) -> Option<f64> {
+        let derived = || match (self.dataset_size, self.samples_per_step) {
+            (Some(rows), Some(per_step)) if rows > 0 && per_step > 0 => Some(rows as f64 / per_step as f64),
+            _ => None,
+        };
+        self.steps_per_epoch.filter(|steps| *steps > 0.0).or_else(derived)
+    }
+}

@@ -5,8 +5,12 @@
 
 pub mod assessment;
 pub mod sample;
+pub mod trace;
 pub mod units;
+pub mod verdict;
 
 pub use assessment::{Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
 pub use sample::{RunFacts, Sample};
+pub use trace::{TraceError, TraceHeader, TraceReader, TraceWriter};
 pub use units::ByteSize;
+pub use verdict::Analyst;

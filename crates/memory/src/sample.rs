@@ -17,12 +17,16 @@ pub struct Sample {
     /// Resident memory of all kinds.
     pub rss: u64,
     /// Anonymous resident memory: heap, stacks, private writable pages.
+    #[serde(default)]
     pub anon: u64,
     /// File-backed resident memory, which the kernel can drop.
+    #[serde(default)]
     pub file: u64,
     /// Shared memory (`/dev/shm`, memfd, SysV), counted once for the tree where that can be told.
+    #[serde(default)]
     pub shmem: u64,
     /// Swapped-out memory.
+    #[serde(default)]
     pub swap: u64,
     /// Proportional set size, summed over the tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,8 +56,19 @@ pub struct Sample {
 
 impl Sample {
     /// The memory that a verdict is about: what the process must give back itself.
+    ///
+    /// A source that knows resident memory only (a log, another tool) stands in for it with that.
     pub fn owned(&self) -> u64 {
-        self.anon + self.shmem + self.swap
+        if self.is_split() {
+            self.anon.saturating_add(self.shmem).saturating_add(self.swap)
+        } else {
+            self.rss
+        }
+    }
+
+    /// Whether the source told the kinds of memory apart.
+    pub fn is_split(&self) -> bool {
+        self.anon != 0 || self.file != 0 || self.shmem != 0 || self.swap != 0
     }
 }
 

@@ -1,0 +1,13 @@
+//! Qwen2.5-VL, from the files of a checkpoint to trained adapters.
+//!
+//! In come a folder in Hugging Face's layout and batches of tokens and patches; out come losses, gradients,
+//! adapters and text. Every size is taken from `config.json`, and what a file holds is checked against it
+//! before any arithmetic happens.
+
+pub mod config;
+pub mod parameters;
+pub mod positions;
+pub mod windows;
+
+pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
+pub use parameters::{Linear, Parameter, Part, Role};

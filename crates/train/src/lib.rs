@@ -1,0 +1,10 @@
+//! Fine-tuning runs: a trainer whose memory is flat, whose checkpoints resume exactly, and which says so at the end.
+//!
+//! In come a model, a dataset and settings; out come an adapter with its logs, report and memory verdict. The crate
+//! joins the model, the data and the memory half; it holds no arithmetic besides the optimizer's.
+
+pub mod optimizer;
+pub mod schedule;
+
+#[cfg(test)]
+mod testing;

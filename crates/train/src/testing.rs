@@ -1,0 +1,36 @@
+//! What the tests of this crate share: golden files and numbers that the goldens' script makes alike.
+
+use std::{collections::HashMap, path::PathBuf};
+
+/// Tensors of one golden file.
+pub struct Goldens {
+    tensors: HashMap<String, Vec<u8>>,
+}
+
+impl Goldens {
+    pub fn open(name: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name);
+        let file = std::fs::read(path).expect("golden file");
+        let tensors = safetensors::SafeTensors::deserialize(&file).expect("golden file parses");
+        let tensors = tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())).collect();
+        Self { tensors }
+    }
+
+    pub fn bytes(&self, name: &str) -> &[u8] {
+        self.tensors.get(name).unwrap_or_else(|| panic!("no tensor {name}"))
+    }
+
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        self.bytes(name).chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    }
+}
+
+/// Uniform numbers in [-1, 1) from the generator that `goldens/make.py` uses.
+pub fn uniform(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (f64::from(state >> 8) / f64::from(1 << 23) - 1.0) as f32
+    };
+    (0..count).map(|_| next()).collect()
+}

@@ -12,6 +12,95 @@ pub enum BadRow {
     /// The text of the row is not JSON.
     #[error("not JSON: {0}")]
     Json(String),
+    /// The row is longer than any honest row.
+    #[error("the row has {bytes} bytes; at most {limit} are read")]
+    TooLarge {
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// No shape has these fields.
+    #[error(
+        "no known shape of row: it has {keys}; expected messages, conversations, prompt and completion, \
+         or text and response"
+    )]
+    Shape {
+        /// The fields of the row.
+        keys: String,
+    },
+    /// A field is missing or of another kind.
+    #[error("'{field}' should be {expected}, found {found}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// What the shape has there.
+        expected: &'static str,
+        /// What the row has there.
+        found: &'static str,
+    },
+    /// A role that no chat template knows.
+    #[error("unknown role '{0}': expected system, user, assistant or tool")]
+    Role(String),
+    /// A part that is neither text nor image.
+    #[error("a part of type '{0}' where only text and images are understood")]
+    PartType(String),
+    /// Markers or placeholders do not match the images.
+    #[error("{markers} image markers, but {images} images")]
+    Markers {
+        /// Markers or placeholders in the turns.
+        markers: usize,
+        /// Images beside them.
+        images: usize,
+    },
+    /// Images beside the turns, and no user turn to show them.
+    #[error("the row has images, but no user turn to show them in")]
+    NoTurnForImages,
+    /// An image where only text is allowed.
+    #[error("an image in a turn of role '{0}': images belong to the user or a tool")]
+    ImageInTurn(&'static str),
+    /// A conversation without turns.
+    #[error("the conversation has no turns")]
+    Empty,
+    /// Something stands where an image should, and is none.
+    #[error("an image was expected, found {0}")]
+    NoImage(&'static str),
+    /// A data URI that cannot be read.
+    #[error("broken data URI: {0}")]
+    DataUri(&'static str),
+    /// Base64 that cannot be read.
+    #[error("broken base64: {0}")]
+    Base64(String),
+    /// An image file that cannot be read.
+    #[error("image {}: {reason}", path.display())]
+    ImageFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// An image file outside the folder that rows may read.
+    #[error(
+        "image {} is outside {}: rows read images from the folder of their file; name another one with --image-root",
+        path.display(), root.display()
+    )]
+    OutsideRoot {
+        /// The file.
+        path: PathBuf,
+        /// The folder.
+        root: PathBuf,
+    },
+    /// A remote image, and the user did not allow them.
+    #[error("image {0} is remote: allow such images with --allow-remote-images")]
+    RemoteNotAllowed(String),
+    /// A remote image that cannot be had.
+    #[error("image {url}: {reason}")]
+    Remote {
+        /// Its address.
+        url: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Why a dataset cannot be used, or why reading it stopped.
@@ -24,6 +113,30 @@ pub enum DataError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// There is nothing to read.
+    #[error("{}: {reason}", path.display())]
+    NoData {
+        /// The path as the user gave it.
+        path: PathBuf,
+        /// What was found instead.
+        reason: String,
+    },
+    /// A file is broken as a whole.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The hub could not be asked, or did not have it.
+    #[error("{id} on the hub: {reason}")]
+    Hub {
+        /// The dataset.
+        id: String,
+        /// What happened.
+        reason: String,
     },
     /// A row is bad and bad rows are not skipped.
     #[error("{row}: {reason}")]

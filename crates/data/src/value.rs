@@ -1,0 +1,209 @@
+//! A raw row before its shape is known: JSON, or a Parquet row in the same terms.
+//!
+//! In comes the text of a row; out goes a tree that borrows from it, so a megabyte of base64 is not copied before it
+//! is decoded. The size of the tree is bounded by [`MAX_VALUES`], whatever the text holds.
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::{borrow::Cow, cell::Cell, fmt};
+
+/// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has millions
+/// and would take twenty times its text in memory.
+const MAX_VALUES: u32 = 1 << 18;
+
+/// One value of a raw row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'a> {
+    /// JSON `null`, or an absent Parquet value.
+    Null,
+    /// A truth value.
+    Bool(bool),
+    /// Any number.
+    Number(f64),
+    /// Text.
+    Text(Cow<'a, str>),
+    /// Bytes: a Parquet binary, or a JSON list of integers from 0 to 255.
+    Bytes(Cow<'a, [u8]>),
+    /// A list.
+    List(Vec<Value<'a>>),
+    /// Named fields, in the order in which they were written.
+    Map(Vec<(Cow<'a, str>, Value<'a>)>),
+}
+
+impl<'a> Value<'a> {
+    /// Reads the JSON text of a row.
+    pub fn from_json(text: &'a [u8]) -> Result<Self, serde_json::Error> {
+        let budget = Cell::new(MAX_VALUES);
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        let value = Seed { budget: &budget }.deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(value)
+    }
+
+    /// The field of that name, unless it is absent or null.
+    pub fn get(&self, name: &str) -> Option<&Self> {
+        match self {
+            Self::Map(fields) => fields
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value)
+                .filter(|value| !value.is_null()),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is here.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// What this is, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Bool(_) => "a truth value",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "text",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "a list",
+            Self::Map(_) => "an object",
+        }
+    }
+}
+
+/// Reads one value and takes it from the budget of its row.
+#[derive(Clone, Copy)]
+struct Seed<'b> {
+    budget: &'b Cell<u32>,
+}
+
+impl Seed<'_> {
+    /// Takes values from the budget of the row.
+    fn spend(self, values: usize) -> Result<(), String> {
+        let left = u32::try_from(values).ok().and_then(|values| self.budget.get().checked_sub(values));
+        self.budget.set(left.ok_or_else(|| format!("more than {MAX_VALUES} values in one row"))?);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value<'de>, D::Error> {
+        self.spend(1).map_err(D::Error::custom)?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value<'de>, A::Error> {
+        // Image bytes are sometimes written as a list of integers: kept as bytes from the start, and free of the
+        // budget, a photo takes megabytes and not a hundred of them.
+        let mut bytes = Vec::new();
+        let mut list = Vec::new();
+        while let Some(value) = seq.next_element_seed(self)? {
+            match value {
+                Value::Number(number)
+                    if list.is_empty() && number.fract() == 0.0 && (0.0..256.0).contains(&number) =>
+                {
+                    self.budget.set(self.budget.get() + 1);
+                    bytes.push(number as u8);
+                }
+                other => {
+                    self.spend(bytes.len()).map_err(A::Error::custom)?;
+                    list.extend(bytes.drain(..).map(|byte| Value::Number(f64::from(byte))));
+                    list.push(other);
+                }
+            }
+        }
+        Ok(if bytes.is_empty() { Value::List(list) } else { Value::Bytes(Cow::Owned(bytes)) })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(key) = map.next_key_seed(self)? {
+            let Value::Text(key) = key else { return Err(A::Error::custom("a field name that is no text")) };
+            fields.push((key, map.next_value_seed(self)?));
+        }
+        Ok(Value::Map(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_without_escapes_is_borrowed() {
+        let value = Value::from_json(br#"{"image": "/9j/4AAQ", "text": "a\nb"}"#).unwrap();
+        assert!(matches!(value.get("image"), Some(Value::Text(Cow::Borrowed("/9j/4AAQ")))));
+        assert!(matches!(value.get("text"), Some(Value::Text(Cow::Owned(text))) if text == "a\nb"));
+    }
+
+    #[test]
+    fn null_fields_count_as_absent() {
+        let value = Value::from_json(br#"{"image": null}"#).unwrap();
+        assert_eq!(value.get("image"), None);
+        assert_eq!(value.get("other"), None);
+    }
+
+    #[test]
+    fn a_list_of_small_integers_is_bytes_and_others_stay_lists() {
+        let read = |text: &'static str| Value::from_json(text.as_bytes()).unwrap();
+        assert_eq!(read("[255,216,0]"), Value::Bytes(Cow::Owned(vec![255, 216, 0])));
+        let mixed = vec![Value::Number(1.0), Value::Number(256.0), Value::Number(2.0)];
+        assert_eq!(read("[1,256,2]"), Value::List(mixed));
+        assert_eq!(read("[]"), Value::List(vec![]));
+    }
+
+    #[test]
+    fn refuses_rows_that_would_take_more_memory_than_their_text() {
+        let many = format!("[{}[]]", "[],".repeat(MAX_VALUES as usize));
+        assert!(Value::from_json(many.as_bytes()).unwrap_err().to_string().contains("values in one row"));
+        let numbers = format!("[{}-1]", "1,".repeat(MAX_VALUES as usize));
+        assert!(Value::from_json(numbers.as_bytes()).unwrap_err().to_string().contains("values in one row"));
+        let deep = "[".repeat(100_000);
+        assert!(Value::from_json(deep.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
+        let photo = format!("[{}0]", "255,".repeat(MAX_VALUES as usize));
+        assert!(matches!(Value::from_json(photo.as_bytes()), Ok(Value::Bytes(_))));
+    }
+
+    #[test]
+    fn refuses_what_follows_the_value() {
+        assert!(Value::from_json(br#"{} {}"#).is_err());
+        assert!(Value::from_json(b"").is_err());
+    }
+}

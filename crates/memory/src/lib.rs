@@ -4,6 +4,7 @@
 //! nothing of tensors or models: whatever has a step counter can be judged.
 
 pub mod assessment;
+pub mod probe;
 pub mod sample;
 pub mod trace;
 pub mod units;

@@ -1,0 +1,191 @@
+//! Who belongs to a watched process tree, tick after tick.
+//!
+//! In comes the process table of `/proc`; out come the members that live now, each with an open handle that a reused
+//! PID cannot fool. A process that was once a member stays one until it ends, whoever adopts it in the meantime, and
+//! a process group or session that a member leads belongs to the tree even where the parents in between are gone.
+
+use procfs::{
+    ProcError,
+    process::{Process, Stat},
+};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs, io,
+    time::{Duration, Instant},
+};
+
+/// Strangers are remembered so that a tick costs one directory listing, not a reading of every process of the
+/// machine; a PID that was reused unnoticed is met again after this long.
+const FORGET_STRANGERS: Duration = Duration::from_secs(30);
+
+/// A living process of the tree.
+pub(super) struct Member {
+    pub process: Process,
+    pub stat: Stat,
+}
+
+/// The part of a process's state that decides where it belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+impl From<&Stat> for Place {
+    fn from(stat: &Stat) -> Self {
+        Self { pid: stat.pid, parent: stat.ppid, group: stat.pgrp, session: stat.session }
+    }
+}
+
+/// The members of a tree and how to find new ones.
+pub(super) struct Tree {
+    members: BTreeMap<i32, Member>,
+    /// Groups and sessions (by their number) that a member leads or led.
+    led: HashSet<i32>,
+    /// A process whose descendants belong to the tree while it does not itself.
+    keeper: Option<i32>,
+    strangers: HashSet<i32>,
+    strangers_since: Instant,
+}
+
+impl Tree {
+    /// The tree of `root`, root included.
+    pub fn of(root: i32) -> Result<Self, ProcError> {
+        let mut tree = Self::empty(None);
+        tree.members.insert(root, read_member(root)?);
+        Ok(tree)
+    }
+
+    /// Everything below `keeper`, which is left out itself.
+    pub fn below(keeper: i32) -> Self {
+        Self::empty(Some(keeper))
+    }
+
+    fn empty(keeper: Option<i32>) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            led: HashSet::new(),
+            keeper,
+            strangers: HashSet::new(),
+            strangers_since: Instant::now(),
+        }
+    }
+
+    /// Reads the table again: drops those that ended and returns them, takes in those that came.
+    pub fn refresh(&mut self) -> io::Result<Vec<Stat>> {
+        // From the members of the tick before, the dead among them included: a child that was forked and orphaned
+        // since then still carries their group or session.
+        self.led = led_by(self.members.values().map(|member| Place::from(&member.stat)), &self.led);
+        let ended = self.drop_ended();
+        let mut newcomers = self.read_newcomers()?;
+        while let Some(found) = newcomers.iter().position(|new| self.adopts(Place::from(&new.stat))) {
+            let member = newcomers.swap_remove(found);
+            self.members.insert(member.stat.pid, member);
+        }
+        self.strangers.extend(newcomers.iter().map(|stranger| stranger.stat.pid));
+        Ok(ended)
+    }
+
+    /// Living members, in order of their PID.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = &Member> {
+        self.members.values()
+    }
+
+    fn drop_ended(&mut self) -> Vec<Stat> {
+        let mut ended = Vec::new();
+        self.members.retain(|_, member| match member.process.stat() {
+            Ok(stat) if is_alive(&stat) => {
+                member.stat = stat;
+                true
+            }
+            _ => {
+                ended.push(member.stat.clone());
+                false
+            }
+        });
+        ended
+    }
+
+    fn read_newcomers(&mut self) -> io::Result<Vec<Member>> {
+        if self.strangers_since.elapsed() > FORGET_STRANGERS {
+            self.strangers.clear();
+            self.strangers_since = Instant::now();
+        }
+        let present = all_pids()?;
+        self.strangers.retain(|pid| present.contains(pid));
+        let unknown =
+            present.iter().filter(|pid| !self.strangers.contains(pid) && !self.members.contains_key(pid));
+        // One that ends between the listing and the reading is simply not there.
+        Ok(unknown.filter_map(|pid| read_member(*pid).ok()).filter(|new| is_alive(&new.stat)).collect())
+    }
+
+    fn adopts(&self, place: Place) -> bool {
+        if self.keeper == Some(place.pid) {
+            return false;
+        }
+        self.keeper == Some(place.parent)
+            || self.members.contains_key(&place.parent)
+            || self.led.contains(&place.group)
+            || self.led.contains(&place.session)
+    }
+}
+
+/// The groups and sessions of `members` that one of them leads, or that were led by one before.
+fn led_by(members: impl Iterator<Item = Place> + Clone, before: &HashSet<i32>) -> HashSet<i32> {
+    let own: HashSet<i32> = members.clone().map(|place| place.pid).collect();
+    let is_led = |id: &i32| own.contains(id) || before.contains(id);
+    members.flat_map(|place| [place.group, place.session]).filter(is_led).collect()
+}
+
+/// A zombie holds no memory: it has ended, only its parent has not looked yet.
+pub(super) fn is_alive(stat: &Stat) -> bool {
+    !matches!(stat.state, 'Z' | 'X' | 'x')
+}
+
+pub(super) fn read_member(pid: i32) -> Result<Member, ProcError> {
+    let process = Process::new(pid)?;
+    let stat = process.stat()?;
+    Ok(Member { process, stat })
+}
+
+/// Every PID of the machine that we may see.
+pub(super) fn all_pids() -> io::Result<HashSet<i32>> {
+    let names = fs::read_dir("/proc")?;
+    Ok(names.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(pid: i32, parent: i32, group: i32, session: i32) -> Place {
+        Place { pid, parent, group, session }
+    }
+
+    #[test]
+    fn a_group_counts_only_if_a_member_leads_it() {
+        // 20 runs inside the group of a shell (10) that is no member; 21 leads its own group and session.
+        let members = [place(20, 10, 10, 10), place(21, 20, 21, 21)];
+        assert_eq!(led_by(members.into_iter(), &HashSet::new()), HashSet::from([21]));
+    }
+
+    #[test]
+    fn a_group_outlives_its_leader_but_not_its_last_member() {
+        let before = HashSet::from([21]);
+        assert_eq!(led_by([place(22, 1, 21, 21)].into_iter(), &before), HashSet::from([21]));
+        assert_eq!(led_by([place(20, 10, 10, 10)].into_iter(), &before), HashSet::new());
+    }
+
+    #[test]
+    fn an_orphan_of_a_group_that_is_ours_belongs_to_us() {
+        let mut tree = Tree::below(5);
+        tree.led = HashSet::from([21]);
+        assert!(tree.adopts(place(30, 1, 21, 7)), "by its group");
+        assert!(tree.adopts(place(30, 1, 30, 21)), "by its session");
+        assert!(tree.adopts(place(30, 5, 30, 30)), "by its parent");
+        assert!(!tree.adopts(place(30, 1, 30, 30)), "a stranger");
+        assert!(!tree.adopts(place(5, 1, 21, 21)), "the keeper itself");
+    }
+}

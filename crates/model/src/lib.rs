@@ -7,6 +7,7 @@
 pub mod config;
 pub mod parameters;
 pub mod positions;
+pub mod random;
 pub mod windows;
 
 pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};

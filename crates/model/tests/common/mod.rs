@@ -1,0 +1,198 @@
+//! What `goldens/make.py` stored, and the same random models and pictures it computed them from.
+//!
+//! The stored files hold what Hugging Face, PEFT and bitsandbytes gave; weights, adapters and pictures are drawn again
+//! here from [`garden_model::random`] by the same rules as in the script.
+
+#![allow(dead_code, reason = "each test file uses its own part of this module")]
+
+use garden_model::ModelConfig;
+use garden_model::random::Stream;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Folder of the stored files.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
+}
+
+/// Everything the script wrote as JSON.
+#[derive(Deserialize)]
+pub struct Manifest {
+    pub models: Vec<Model>,
+    pub grids: Grids,
+}
+
+/// One small random model with its rows.
+#[derive(Deserialize)]
+pub struct Model {
+    pub seed: u64,
+    config: serde_json::Value,
+    pub rows: BTreeMap<String, Row>,
+    /// Rows of each batch, by name, in order.
+    pub batches: BTreeMap<String, Vec<String>>,
+    pub adapters: BTreeMap<String, AdapterSettings>,
+    pub curve: Curve,
+    pub greedy: Greedy,
+}
+
+#[derive(Deserialize, Clone)]
+pub struct Row {
+    pub tokens: Vec<u32>,
+    /// -100 where a token has no label.
+    pub labels: Vec<i64>,
+    pub grids: Vec<[usize; 3]>,
+}
+
+#[derive(Deserialize)]
+pub struct AdapterSettings {
+    pub r: usize,
+    pub lora_alpha: f32,
+    pub use_rslora: bool,
+    pub target_modules: String,
+}
+
+/// Losses of a training run over `batches` in turn, from a fresh adapter (A drawn, B zero).
+#[derive(Deserialize)]
+pub struct Curve {
+    pub adapter: String,
+    pub batches: Vec<String>,
+    pub learning_rate: f32,
+    pub weight_decay: f32,
+    pub losses: Vec<f64>,
+}
+
+/// What HF goes on with after `prompt`, always taking the likeliest token.
+#[derive(Deserialize)]
+pub struct Greedy {
+    pub prompt: Vec<u32>,
+    pub grids: Vec<[usize; 3]>,
+    pub tokens: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+pub struct Grids {
+    pub image_token: u32,
+    pub cases: Vec<GridCase>,
+}
+
+#[derive(Deserialize)]
+pub struct GridCase {
+    pub tokens: Vec<u32>,
+    pub grids: Vec<[usize; 3]>,
+    pub window: usize,
+}
+
+pub fn manifest() -> Manifest {
+    let text = std::fs::read_to_string(folder().join("goldens.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+impl Model {
+    pub fn config(&self) -> ModelConfig {
+        ModelConfig::parse(&self.config_json(), Path::new("config.json")).unwrap()
+    }
+
+    pub fn config_json(&self) -> String {
+        self.config.to_string()
+    }
+
+    /// The rows of batch `name`, in order.
+    pub fn batch(&self, name: &str) -> Vec<Row> {
+        self.batches[name].iter().map(|kind| self.rows[kind].clone()).collect()
+    }
+
+    /// The pictures of a batch as bytes: for each patch channel by channel, row by row (588 values).
+    pub fn pictures(&self, rows: &[Row]) -> Vec<u8> {
+        let grids = rows.iter().flat_map(|row| &row.grids).enumerate();
+        grids.flat_map(|(index, grid)| picture(self.seed, &format!("picture.{index}"), *grid)).collect()
+    }
+}
+
+/// A stored file of tensors.
+pub struct Tensors {
+    bytes: Vec<u8>,
+}
+
+impl Tensors {
+    /// Opens a file of the goldens folder.
+    pub fn open(name: &str) -> Self {
+        Self { bytes: std::fs::read(folder().join(name)).unwrap() }
+    }
+
+    /// Names of all tensors.
+    pub fn names(&self) -> Vec<String> {
+        self.parsed().names().into_iter().map(str::to_owned).collect()
+    }
+
+    pub fn shape(&self, name: &str) -> Vec<usize> {
+        self.parsed().tensor(name).unwrap().shape().to_vec()
+    }
+
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        let parsed = self.parsed();
+        let tensor = parsed.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(tensor.dtype(), Dtype::F32, "{name}");
+        tensor.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    }
+
+    pub fn integers(&self, name: &str) -> Vec<i64> {
+        let parsed = self.parsed();
+        let tensor = parsed.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        match tensor.dtype() {
+            Dtype::I16 => {
+                let pairs = tensor.data().chunks_exact(2);
+                pairs.map(|bytes| i16::from_le_bytes(bytes.try_into().unwrap()).into()).collect()
+            }
+            Dtype::I32 => {
+                let words = tensor.data().chunks_exact(4);
+                words.map(|bytes| i32::from_le_bytes(bytes.try_into().unwrap()).into()).collect()
+            }
+            other => panic!("{name} holds {other:?}"),
+        }
+    }
+
+    fn parsed(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.bytes).unwrap()
+    }
+}
+
+/// What the test models hold under `name`, the script's `weight`.
+pub fn weight(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
+    let count = shape.iter().product::<usize>() as u64;
+    let fan_in: usize = shape[1..].iter().product();
+    let stream = Stream::new(seed, name);
+    if name.contains("norm") || name.contains("ln_q") {
+        let noise = stream.normal(0.1);
+        return (0..count).map(|index| 1.0 + noise(index)).collect();
+    }
+    let deviation = if name.ends_with(".bias") || name.contains("lora_B") {
+        0.1
+    } else {
+        (1.0 / (fan_in as f64).sqrt()) as f32
+    };
+    (0..count).map(stream.normal(deviation)).collect()
+}
+
+/// The patches of a picture, the script's `picture`.
+pub fn picture(seed: u64, name: &str, grid: [usize; 3]) -> Vec<u8> {
+    let stream = Stream::new(seed, name);
+    let count = (grid.iter().product::<usize>() * 588) as u64;
+    (0..count).map(|index| stream.bits(index) as u8).collect()
+}
+
+/// Patches as HF's processor lays them out: normalised f32, every frame twice (1176 values a patch).
+pub fn pixel_values(patches: &[u8]) -> Vec<f32> {
+    const MEAN: [f32; 3] = [0.48145466, 0.4578275, 0.40821073];
+    const STD: [f32; 3] = [0.26862954, 0.261_302_6, 0.275_777_1];
+    let mut values = Vec::with_capacity(patches.len() * 2);
+    for (index, plane) in patches.chunks_exact(14 * 14).enumerate() {
+        let channel = index % 3;
+        let normalise = |&value: &u8| (f32::from(value) - MEAN[channel] * 255.0) / (STD[channel] * 255.0);
+        for _frame in 0..2 {
+            values.extend(plane.iter().map(normalise));
+        }
+    }
+    values
+}

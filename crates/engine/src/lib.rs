@@ -1,0 +1,11 @@
+//! The arithmetic under the model: weights in the type they are stored in, and operations on them.
+//!
+//! In come slices of f32 and [`Weight`]s; out come results and gradients in slices the caller gives. Nothing here
+//! allocates per step, every operation has its backward beside it, and the same inputs give the same bits.
+
+pub mod nf4;
+pub mod storage;
+pub mod weight;
+
+pub use storage::{SharedBytes, Storage};
+pub use weight::{Elements, StoredAs, Weight, WeightError, stored_bytes};

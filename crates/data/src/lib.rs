@@ -6,6 +6,8 @@
 
 pub mod embedded;
 pub mod error;
+pub mod image;
+pub mod processor;
 pub mod row;
 pub mod shape;
 pub mod value;

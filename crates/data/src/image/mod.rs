@@ -1,0 +1,249 @@
+//! Encoded image bytes to upright RGB pixels, as HF's `load_image` makes them.
+//!
+//! In come the bytes of a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; out go 8-bit RGB rows with the EXIF
+//! orientation applied and any alpha dropped, which is what Pillow's `convert("RGB")` does. The size is checked
+//! against [`DecodeLimits`] from the header, before anything is allocated for pixels, and no input panics.
+
+mod colour;
+mod gif;
+mod jpeg;
+mod orientation;
+mod raster;
+mod tiff;
+
+use orientation::Orientation;
+use std::{fmt, panic};
+
+/// Why an image cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ImageError {
+    /// There are no bytes.
+    #[error("the image is empty (0 bytes)")]
+    Empty,
+    /// The first bytes belong to no format we read.
+    #[error("not an image: the data starts with {start}, which is not JPEG, PNG, WebP, GIF, BMP or TIFF")]
+    UnknownFormat {
+        /// The first bytes, printable.
+        start: String,
+    },
+    /// The data ends too early.
+    #[error("truncated {format}: the data ends before the image does ({length} bytes)")]
+    Truncated {
+        /// Which format.
+        format: Format,
+        /// How many bytes there are.
+        length: usize,
+    },
+    /// The decoder gave up.
+    #[error("broken {format}: {reason}")]
+    Broken {
+        /// Which format.
+        format: Format,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A kind of image that is valid but not read here.
+    #[error("unsupported {format}: {reason}")]
+    Unsupported {
+        /// Which format.
+        format: Format,
+        /// What is not supported.
+        reason: String,
+    },
+    /// More pixels than allowed.
+    #[error(
+        "{width}x{height} is over the limit of {limit} decoded pixels; shrink the image or raise the limit"
+    )]
+    TooLarge {
+        /// Width by the header.
+        width: u32,
+        /// Height by the header.
+        height: u32,
+        /// The limit it breaks.
+        limit: u64,
+    },
+    /// A side too long for the other one.
+    #[error("{width}x{height}: one side is more than {limit} times the other; crop the image")]
+    AspectRatio {
+        /// Width of the upright image.
+        width: u32,
+        /// Height of the upright image.
+        height: u32,
+        /// The limit it breaks.
+        limit: u32,
+    },
+    /// Nothing would be left of a side.
+    #[error(
+        "{width}x{height} would be resized to nothing; raise the minimum number of pixels (--min-pixels)"
+    )]
+    VanishingSide {
+        /// Width of the upright image.
+        width: u32,
+        /// Height of the upright image.
+        height: u32,
+    },
+}
+
+/// The image formats read here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JPEG, baseline or progressive.
+    Jpeg,
+    /// PNG.
+    Png,
+    /// WebP, lossy or lossless.
+    WebP,
+    /// GIF, the first frame.
+    Gif,
+    /// Windows bitmap.
+    Bmp,
+    /// TIFF, the first page.
+    Tiff,
+}
+
+impl Format {
+    /// Recognises a format by its first bytes; names and content types are not trusted.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some(Self::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
+            [b'B', b'M', ..] => Some(Self::Bmp),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jpeg => "JPEG",
+            Self::Png => "PNG",
+            Self::WebP => "WebP",
+            Self::Gif => "GIF",
+            Self::Bmp => "BMP",
+            Self::Tiff => "TIFF",
+        })
+    }
+}
+
+/// What an image may ask for, checked before it is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeLimits {
+    /// The most pixels an image may have.
+    pub max_pixels: u64,
+}
+
+impl Default for DecodeLimits {
+    /// The number of pixels from which on Pillow warns of a decompression bomb: 256 MiB as RGB.
+    fn default() -> Self {
+        Self { max_pixels: 89_478_485 }
+    }
+}
+
+impl DecodeLimits {
+    fn check(self, format: Format, width: u32, height: u32) -> Result<(), ImageError> {
+        if width == 0 || height == 0 {
+            let reason = format!("it says it is {width}x{height}");
+            return Err(ImageError::Broken { format, reason });
+        }
+        if u64::from(width) * u64::from(height) > self.max_pixels {
+            return Err(ImageError::TooLarge { width, height, limit: self.max_pixels });
+        }
+        Ok(())
+    }
+}
+
+/// Decoded pixels: `height` rows of `width` RGB triples, without padding.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pixels {
+    /// Pixels in a row.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// `height * width * 3` bytes.
+    pub rgb: Vec<u8>,
+}
+
+/// The buffers of one decode after another: a worker keeps one, so that only the largest image allocates.
+#[derive(Default)]
+pub struct Decoder {
+    jpeg: jpeg::Decoder,
+    pixels: Pixels,
+    /// What the orientation is turned into, swapped with `pixels`.
+    turned: Vec<u8>,
+}
+
+impl Decoder {
+    /// Decodes an image into pixels that live until the next call.
+    pub fn decode(&mut self, bytes: &[u8], limits: DecodeLimits) -> Result<&Pixels, ImageError> {
+        let format = recognise(bytes)?;
+        let orientation = match format {
+            // Our own code, fuzzed here; the others are other people's and must not take a run down.
+            Format::Jpeg => self.jpeg.decode(bytes, limits, &mut self.pixels)?,
+            _ => guarded(format, || decode_other(format, bytes, limits, &mut self.pixels))?,
+        };
+        orientation.apply(&mut self.pixels, &mut self.turned);
+        Ok(&self.pixels)
+    }
+
+    /// The bytes that the buffers hold.
+    pub fn buffer_bytes(&self) -> usize {
+        self.jpeg.buffer_bytes() + self.pixels.rgb.capacity() + self.turned.capacity()
+    }
+}
+
+/// Decodes one image; who decodes many keeps a [`Decoder`].
+pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
+    let mut decoder = Decoder::default();
+    decoder.decode(bytes, limits)?;
+    Ok(decoder.pixels)
+}
+
+/// The width and height of the upright image, read from the header alone.
+pub fn dimensions(bytes: &[u8], limits: DecodeLimits) -> Result<(u32, u32), ImageError> {
+    let format = recognise(bytes)?;
+    let (width, height, orientation) = match format {
+        Format::Jpeg => jpeg::header(bytes)?,
+        Format::Gif => guarded(format, || gif::header(bytes))?,
+        Format::Tiff => guarded(format, || tiff::header(bytes))?,
+        Format::Png | Format::WebP | Format::Bmp => guarded(format, || raster::header(format, bytes))?,
+    };
+    limits.check(format, width, height)?;
+    Ok(if orientation.swaps_sides() { (height, width) } else { (width, height) })
+}
+
+fn recognise(bytes: &[u8]) -> Result<Format, ImageError> {
+    if bytes.is_empty() {
+        return Err(ImageError::Empty);
+    }
+    let start = || bytes[..bytes.len().min(12)].escape_ascii().to_string();
+    Format::of(bytes).ok_or_else(|| ImageError::UnknownFormat { start: format!("\"{}\"", start()) })
+}
+
+fn decode_other(
+    format: Format,
+    bytes: &[u8],
+    limits: DecodeLimits,
+    out: &mut Pixels,
+) -> Result<Orientation, ImageError> {
+    match format {
+        Format::Gif => gif::decode(bytes, limits, out),
+        Format::Tiff => tiff::decode(bytes, limits, out),
+        _ => raster::decode(format, bytes, limits, out),
+    }
+}
+
+/// Runs a third-party decoder; a panic in it becomes an error of this one image.
+fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
+    // The buffers that a panic may leave half written are overwritten by the next decode.
+    panic::catch_unwind(panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))
+}
+
+/// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs nothing.
+fn resize_buffer(buffer: &mut Vec<u8>, length: usize) {
+    buffer.resize(length, 0);
+}

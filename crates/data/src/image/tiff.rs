@@ -1,0 +1,114 @@
+//! The first page of a TIFF.
+//!
+//! In come encoded bytes; out go RGB pixels in stored order and the orientation of tag 274. Read are 8- and 16-bit
+//! grey, grey with alpha, RGB, RGBA, palette and CMYK samples; other kinds are refused by name.
+
+use super::{DecodeLimits, Format, ImageError, Orientation, Pixels, colour};
+use std::io::{Cursor, ErrorKind};
+use tiff::{
+    ColorType, TiffError,
+    decoder::{Decoder, DecodingResult, Limits},
+    tags::Tag,
+};
+
+const FORMAT: Format = Format::Tiff;
+/// The widest pixel that is decoded: four 16-bit samples.
+const MAX_PIXEL_BYTES: u64 = 8;
+
+/// Reads the size as stored, and the orientation.
+pub(super) fn header(bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+    let explain = |failure| explain(bytes, failure);
+    let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(explain)?;
+    let (width, height) = decoder.dimensions().map_err(explain)?;
+    Ok((width, height, orientation(&mut decoder)))
+}
+
+/// Decodes into `out`.
+pub(super) fn decode(
+    bytes: &[u8],
+    limits: DecodeLimits,
+    out: &mut Pixels,
+) -> Result<Orientation, ImageError> {
+    let explain = |failure| explain(bytes, failure);
+    let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(explain)?;
+    let (width, height) = decoder.dimensions().map_err(explain)?;
+    limits.check(FORMAT, width, height)?;
+    let mut memory = Limits::default();
+    memory.decoding_buffer_size =
+        usize::try_from(limits.max_pixels.saturating_mul(MAX_PIXEL_BYTES)).unwrap_or(usize::MAX);
+    decoder = decoder.with_limits(memory);
+    let orientation = orientation(&mut decoder);
+    let colour = decoder.colortype().map_err(explain)?;
+    let palette = match colour {
+        ColorType::Palette(_) => decoder.get_tag_u16_vec(Tag::ColorMap).map_err(explain)?,
+        _ => Vec::new(),
+    };
+    let samples = decoder.read_image().map_err(explain)?;
+    out.rgb.clear();
+    to_rgb(colour, &samples, &palette, &mut out.rgb)?;
+    (out.width, out.height) = (width, height);
+    let expected = width as usize * height as usize * 3;
+    if out.rgb.len() != expected {
+        let reason = format!("{} bytes of pixels where {expected} were announced", out.rgb.len());
+        return Err(ImageError::Broken { format: FORMAT, reason });
+    }
+    Ok(orientation)
+}
+
+fn orientation(decoder: &mut Decoder<Cursor<&[u8]>>) -> Orientation {
+    match decoder.find_tag_unsigned::<u16>(Tag::Orientation) {
+        Ok(Some(value)) => Orientation::from_tag(value),
+        _ => Orientation::default(),
+    }
+}
+
+fn to_rgb(
+    colour: ColorType,
+    samples: &DecodingResult,
+    palette: &[u16],
+    rgb: &mut Vec<u8>,
+) -> Result<(), ImageError> {
+    use colour::{clipped, extend, grey, high};
+    match (colour, samples) {
+        (ColorType::Gray(8), DecodingResult::U8(samples)) => extend(rgb, samples, |[level]| grey(level)),
+        (ColorType::GrayA(8), DecodingResult::U8(samples)) => extend(rgb, samples, |[level, _]| grey(level)),
+        (ColorType::RGB(8), DecodingResult::U8(samples)) => extend(rgb, samples, |rgb| rgb),
+        (ColorType::RGBA(8), DecodingResult::U8(samples)) => extend(rgb, samples, |[r, g, b, _]| [r, g, b]),
+        (ColorType::CMYK(8), DecodingResult::U8(samples)) => extend(rgb, samples, colour::cmyk),
+        (ColorType::Palette(8), DecodingResult::U8(samples)) => {
+            // All reds come first, then all greens, then all blues.
+            let length = palette.len() / 3;
+            let entry = |at: usize| palette.get(at).copied().map_or(0, high);
+            extend(rgb, samples, |[index]| {
+                let index = usize::from(index);
+                [entry(index), entry(length + index), entry(2 * length + index)]
+            });
+        }
+        (ColorType::Gray(16), DecodingResult::U16(samples)) => {
+            extend(rgb, samples, |[level]| grey(clipped(level)));
+        }
+        (ColorType::RGB(16), DecodingResult::U16(samples)) => {
+            extend(rgb, samples, |rgb: [u16; 3]| rgb.map(high));
+        }
+        (ColorType::RGBA(16), DecodingResult::U16(samples)) => {
+            extend(rgb, samples, |[r, g, b, _]| [r, g, b].map(high));
+        }
+        (other, _) => {
+            let reason = format!("samples of type {other:?}");
+            return Err(ImageError::Unsupported { format: FORMAT, reason });
+        }
+    }
+    Ok(())
+}
+
+fn explain(bytes: &[u8], failure: TiffError) -> ImageError {
+    match &failure {
+        TiffError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            ImageError::Truncated { format: FORMAT, length: bytes.len() }
+        }
+        TiffError::UnsupportedError(what) => {
+            ImageError::Unsupported { format: FORMAT, reason: what.to_string() }
+        }
+        _ => ImageError::Broken { format: FORMAT, reason: failure.to_string() },
+    }
+}

@@ -1,0 +1,240 @@
+//! From bins to the curve that explanations are fitted to: memory that was kept.
+//!
+//! In come the bins of a run; out come a few hundred points, with everything taken away that says nothing about
+//! the ending: the dying last samples, peaks that return (evaluations, saves) and teeth (memory that is collected
+//! again and again). What remains at a place is the memory that was not given back soon after it; a curve that
+//! only rises, and one that only falls, stay as they are.
+
+use super::series::Bin;
+
+/// Points that explanations are fitted to; medians of neighbours above that, which also calms noise.
+const MAX_POINTS: usize = 160;
+/// Noise is never taken for less than this part of the level: allocators work in steps of this order.
+const LEAST_NOISE: f64 = 2e-4;
+/// A rise or fall counts as one when it exceeds this many standard deviations of the noise ...
+const SIGNIFICANT: f64 = 8.0;
+/// ... and this part of the level.
+const MATERIAL_PEAK: f64 = 0.004;
+/// The dying samples of a process lie below this part of what it had.
+const DYING_LEVEL: f64 = 0.8;
+/// At most this many samples show a process while it ends.
+const MAX_DYING: usize = 3;
+/// Peaks and teeth wider than this part of the run are part of its shape.
+const WIDEST_PEAK: f64 = 0.25;
+
+/// What goes up and comes back on top of the curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returning {
+    /// Short peaks above a base line.
+    Spikes,
+    /// Growth that is collected again and again.
+    Sawtooth,
+}
+
+/// Points to be explained. Places run from 0 to 1.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    /// Place of each point, ascending.
+    pub x: Vec<f64>,
+    /// Bytes kept.
+    pub y: Vec<f64>,
+    /// Trust in each point: less than 1 for those that stand out from their neighbours.
+    pub weight: Vec<f64>,
+    /// Axis value (steps or seconds) at place 0 and at place 1.
+    pub span: (f64, f64),
+    /// Standard deviation of the noise of a point.
+    pub noise: f64,
+    /// The level, as the median.
+    pub level: f64,
+    /// What was taken away, and how often it came.
+    pub returning: Option<(Returning, usize)>,
+    /// Samples at the end that were left out because the process was ending.
+    pub dying: usize,
+    /// Readings that the points stand for.
+    pub readings: u64,
+}
+
+impl Curve {
+    /// Prepares the bins of a run; `None` when there are too few to speak of a curve.
+    pub fn new(bins: &[Bin]) -> Option<Self> {
+        let dying = dying_bins(bins);
+        let bins = &bins[..bins.len() - dying];
+        let (first, last) = (bins.first()?, bins.last()?);
+        let span = (first.mid_x(), last.mid_x());
+        if bins.len() < 3 || span.1 <= span.0 {
+            return None;
+        }
+        let raw: Vec<f64> = bins.iter().map(|bin| bin.low).collect();
+        let (kept, returning) = without_peaks(&raw);
+        let place = |bin: &Bin| (bin.mid_x() - span.0) / (span.1 - span.0);
+        let group = kept.len().div_ceil(MAX_POINTS);
+        let (x, y): (Vec<f64>, Vec<f64>) = kept
+            .chunks(group)
+            .zip(bins.chunks(group))
+            .map(|(values, bins)| {
+                let places = bins[..values.len()].iter().map(place).sum::<f64>() / values.len() as f64;
+                (places, median(values.to_vec()))
+            })
+            .unzip();
+        let level = median(y.clone());
+        let noise = noise(&y, level);
+        let weight = weights(&y, noise);
+        let readings = bins.iter().map(|bin| u64::from(bin.count)).sum();
+        Some(Self { x, y, weight, span, noise, level, returning, dying, readings })
+    }
+
+    /// Axis value at a place.
+    pub fn axis(&self, place: f64) -> f64 {
+        self.span.0 + place * (self.span.1 - self.span.0)
+    }
+
+    /// Place of an axis value, which may lie outside 0 to 1.
+    pub fn place(&self, axis: f64) -> f64 {
+        (axis - self.span.0) / (self.span.1 - self.span.0)
+    }
+
+    /// Length of the run on the axis.
+    pub fn length(&self) -> f64 {
+        self.span.1 - self.span.0
+    }
+}
+
+/// How many bins at the end show a process that was already ending.
+fn dying_bins(bins: &[Bin]) -> usize {
+    const NEIGHBOURS: usize = 5;
+    let most = MAX_DYING.min(bins.len().saturating_sub(NEIGHBOURS));
+    (1..=most)
+        .rev()
+        .find(|&dying| {
+            let (alive, ending) = bins.split_at(bins.len() - dying);
+            let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(|bin| bin.low).collect());
+            // Lower than ever before in the run, too: the bottom of a tooth is not the end.
+            let lowest = alive.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
+            let beginning = alive[0].low;
+            ending.iter().all(|bin| bin.low < DYING_LEVEL * before)
+                && ending.iter().any(|bin| bin.low < DYING_LEVEL * beginning.max(lowest))
+        })
+        .unwrap_or(0)
+}
+
+/// Takes peaks and teeth away: each value becomes the lowest of the few that follow it, as few as will do.
+fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<(Returning, usize)>) {
+    let level = median(raw.to_vec());
+    let peak = (SIGNIFICANT * noise(raw, level)).max(MATERIAL_PEAK * level);
+    let cycles = count_cycles(raw, peak);
+    if cycles == 0 {
+        return (raw.to_vec(), None);
+    }
+    let widest = (raw.len() as f64 * WIDEST_PEAK) as usize;
+    let ladder = std::iter::successors(Some(1_usize), |width| Some(width + width.div_ceil(2)));
+    let mut best = (cycles, 0, raw.to_vec());
+    for width in ladder.take_while(|width| *width <= widest) {
+        let kept = lowest_ahead(raw, width);
+        let left = count_cycles(&kept, peak);
+        if left < best.0 {
+            best = (left, width, kept);
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    let (_, width, mut kept) = best;
+    if width == 0 {
+        return (kept, None);
+    }
+    let above = raw.iter().zip(&kept).filter(|(raw, kept)| *raw - *kept > peak / 2.0).count();
+    /// Peaks that cover less of the run than this are spikes.
+    const SPIKES_COVER: f64 = 0.35;
+    let kind = if (above as f64) < SPIKES_COVER * raw.len() as f64 {
+        Returning::Spikes
+    } else {
+        Returning::Sawtooth
+    };
+    if cycles > 1 {
+        // What a tooth at the end comes back to is not known yet.
+        kept.truncate(kept.len() - width);
+    }
+    (kept, Some((kind, cycles)))
+}
+
+/// How often the values rise by `peak` and then fall by `peak`.
+fn count_cycles(values: &[f64], peak: f64) -> usize {
+    let (mut cycles, mut rising, mut extreme) = (0, false, values[0]);
+    let mut low = values[0];
+    for &value in values {
+        if rising {
+            extreme = extreme.max(value);
+            if value < extreme - peak {
+                cycles += 1;
+                rising = false;
+                low = value;
+            }
+        } else {
+            low = low.min(value);
+            if value > low + peak {
+                rising = true;
+                extreme = value;
+            }
+        }
+    }
+    cycles
+}
+
+/// The lowest of each value and the `width` that follow it.
+fn lowest_ahead(values: &[f64], width: usize) -> Vec<f64> {
+    // Candidates for the lowest, ascending in value and place; each value enters and leaves once.
+    let mut candidates = std::collections::VecDeque::new();
+    let mut lowest = vec![0.0; values.len()];
+    for (i, &value) in values.iter().enumerate().rev() {
+        while candidates.back().is_some_and(|&(_, candidate)| candidate >= value) {
+            candidates.pop_back();
+        }
+        candidates.push_back((i, value));
+        while candidates.front().is_some_and(|&(at, _)| at > i + width) {
+            candidates.pop_front();
+        }
+        lowest[i] = candidates.front().map_or(value, |&(_, candidate)| candidate);
+    }
+    lowest
+}
+
+/// Noise of single values, from the quieter half of the differences between neighbours: jumps and peaks, even
+/// where every fourth value is one, leave it alone.
+fn noise(values: &[f64], level: f64) -> f64 {
+    /// Lower quartile of the absolute value of a standard normal variable.
+    const LOWER_QUARTILE: f64 = 0.318_64;
+    let mut steps: Vec<f64> = values.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let usual = median(steps.clone());
+    steps.iter_mut().for_each(|step| *step = (*step - usual).abs());
+    let quartile = quantile(&mut steps, 0.25);
+    (quartile / LOWER_QUARTILE / std::f64::consts::SQRT_2).max(LEAST_NOISE * level.abs()).max(1.0)
+}
+
+/// Huber weights against the median of the neighbours.
+fn weights(values: &[f64], noise: f64) -> Vec<f64> {
+    const REACH: usize = 2;
+    const TRUSTED: f64 = 3.0;
+    (0..values.len())
+        .map(|i| {
+            let neighbours = &values[i.saturating_sub(REACH)..(i + REACH + 1).min(values.len())];
+            let off = (values[i] - median(neighbours.to_vec())).abs();
+            // At the ends the median of the neighbours lags behind a slope.
+            let at_end = i < REACH || i + REACH >= values.len();
+            if at_end || off <= TRUSTED * noise { 1.0 } else { TRUSTED * noise / off }
+        })
+        .collect()
+}
+
+/// The middle value; 0 of none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    quantile(&mut values, 0.5)
+}
+
+/// The value below which the given part of the values lies; 0 of none.
+pub(super) fn quantile(values: &mut [f64], part: f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let at = (part * (values.len() - 1) as f64).round() as usize;
+    *values.select_nth_unstable_by(at, f64::total_cmp).1
+}

@@ -1,0 +1,221 @@
+//! Explanations of a curve: shapes with few parameters, fitted by weighted least squares.
+//!
+//! A curve comes in, one best fit per shape goes out. Every shape is linear in its coefficients once its knee or
+//! time constant is fixed, and those are searched on a grid, so nothing here can fail to converge.
+
+use super::curve::Curve;
+
+/// How memory moves along the run; `x` runs from 0 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Shape {
+    /// `a`
+    Level,
+    /// `a + b x`
+    Line,
+    /// `a + b (1 - exp(-x / tau))`: ever slower towards a ceiling.
+    Saturating {
+        /// Time constant.
+        tau: f64,
+    },
+    /// `a + b (1 - exp(-x / tau)) + c x`: a warm-up on top of growth that stays.
+    SaturatingLine {
+        /// Time constant.
+        tau: f64,
+    },
+    /// `a + b ln(1 + x / tau)`: ever slower, without a ceiling.
+    Logarithm {
+        /// Place from which on it slows down.
+        tau: f64,
+    },
+    /// `a + b min(x, knee)`: a constant rate that stops.
+    Hinge {
+        /// Where it stops.
+        knee: f64,
+        /// Whether the knee was known beforehand: the end of the first epoch.
+        at_epoch: bool,
+    },
+    /// `a + b min(x, knee) + c max(x - knee, 0)`: one rate, then another.
+    TwoRates {
+        /// Where the rate changes.
+        knee: f64,
+        /// Whether the knee was known beforehand: the end of the first epoch.
+        at_epoch: bool,
+    },
+    /// `a + b max(x - knee, 0)`: level, then growth.
+    LateLine {
+        /// Where growth starts.
+        knee: f64,
+    },
+    /// `a + b [x >= at]`: one jump.
+    Jump {
+        /// Where.
+        at: f64,
+    },
+}
+
+/// A shape with its coefficients.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// The shape.
+    pub shape: Shape,
+    /// Coefficients a, b, c of the shape.
+    pub coefficients: [f64; 3],
+    /// Weighted sum of squared residuals.
+    pub squares: f64,
+}
+
+impl Shape {
+    fn basis(&self, x: f64) -> [f64; 3] {
+        let rise = |tau: f64| 1.0 - (-x / tau).exp();
+        match *self {
+            Self::Level => [1.0, 0.0, 0.0],
+            Self::Line => [1.0, x, 0.0],
+            Self::Saturating { tau } => [1.0, rise(tau), 0.0],
+            Self::SaturatingLine { tau } => [1.0, rise(tau), x],
+            Self::Logarithm { tau } => [1.0, (x / tau).ln_1p(), 0.0],
+            Self::Hinge { knee, .. } => [1.0, x.min(knee), 0.0],
+            Self::TwoRates { knee, .. } => [1.0, x.min(knee), (x - knee).max(0.0)],
+            Self::LateLine { knee } => [1.0, (x - knee).max(0.0), 0.0],
+            Self::Jump { at } => [1.0, f64::from(x >= at), 0.0],
+        }
+    }
+
+    fn coefficients(&self) -> usize {
+        match self {
+            Self::Level => 1,
+            Self::SaturatingLine { .. } | Self::TwoRates { .. } => 3,
+            _ => 2,
+        }
+    }
+
+    /// How many numbers were chosen to make it fit: coefficients, and what was searched.
+    pub fn freedom(&self) -> f64 {
+        let searched = match self {
+            Self::Level | Self::Line => 0,
+            Self::Hinge { at_epoch, .. } | Self::TwoRates { at_epoch, .. } => usize::from(!at_epoch),
+            _ => 1,
+        };
+        (self.coefficients() + searched) as f64
+    }
+}
+
+impl Fit {
+    fn new(shape: Shape, curve: &Curve) -> Self {
+        let mut sums = Normal::default();
+        for ((&x, &y), &weight) in curve.x.iter().zip(&curve.y).zip(&curve.weight) {
+            sums.add(shape.basis(x), y - curve.level, weight);
+        }
+        let mut coefficients = sums.solve(shape.coefficients());
+        coefficients[0] += curve.level;
+        let mut fit = Self { shape, coefficients, squares: 0.0 };
+        fit.squares = curve
+            .x
+            .iter()
+            .zip(&curve.y)
+            .zip(&curve.weight)
+            .map(|((&x, &y), &weight)| weight * (y - fit.at(x)).powi(2))
+            .sum();
+        fit
+    }
+
+    /// Bytes at a place.
+    pub fn at(&self, x: f64) -> f64 {
+        let basis = self.shape.basis(x);
+        basis.iter().zip(self.coefficients).map(|(basis, coefficient)| basis * coefficient).sum()
+    }
+
+    /// Growth over the run.
+    pub fn rise(&self) -> f64 {
+        self.at(1.0) - self.at(0.0)
+    }
+}
+
+/// The best fit of every shape; `epoch` is the place of the end of the first epoch.
+pub fn explanations(curve: &Curve, epoch: Option<f64>) -> Vec<Fit> {
+    let mut fits = vec![Fit::new(Shape::Level, curve), Fit::new(Shape::Line, curve)];
+    // From a hundredth of the run (faster is a jump) to three runs (slower is a line).
+    fits.extend(search(curve, (0.01_f64.ln(), 3.0_f64.ln()), |tau| Shape::Saturating { tau: tau.exp() }));
+    // With a line besides, slower than half the run cannot be told from the line.
+    fits.extend(search(curve, (0.01_f64.ln(), 0.5_f64.ln()), |tau| Shape::SaturatingLine { tau: tau.exp() }));
+    fits.extend(search(curve, (0.005_f64.ln(), 1.0_f64.ln()), |tau| Shape::Logarithm { tau: tau.exp() }));
+    let knees = knee_range(curve);
+    fits.extend(search(curve, knees, |knee| Shape::Hinge { knee, at_epoch: false }));
+    fits.extend(search(curve, knees, |knee| Shape::TwoRates { knee, at_epoch: false }));
+    fits.extend(search(curve, knees, |knee| Shape::LateLine { knee }));
+    fits.extend(search(curve, knees, |at| Shape::Jump { at }));
+    if let Some(knee) = epoch.filter(|knee| (knees.0..knees.1).contains(knee)) {
+        fits.push(Fit::new(Shape::Hinge { knee, at_epoch: true }, curve));
+        fits.push(Fit::new(Shape::TwoRates { knee, at_epoch: true }, curve));
+    }
+    fits
+}
+
+/// Knees lie between the second point and the last but one: a part of one point has no shape.
+fn knee_range(curve: &Curve) -> (f64, f64) {
+    let n = curve.x.len();
+    (curve.x[1.min(n - 1)], curve.x[n.saturating_sub(2)])
+}
+
+/// The best of a family of shapes, on a coarse grid and then on a fine one around the best.
+fn search(curve: &Curve, (low, high): (f64, f64), shape: impl Fn(f64) -> Shape) -> Option<Fit> {
+    const COARSE: usize = 32;
+    const FINE: usize = 9;
+    let best_of = |low: f64, high: f64, steps: usize| {
+        (0..steps)
+            .map(|i| low + (high - low) * i as f64 / (steps - 1) as f64)
+            .map(|parameter| (parameter, Fit::new(shape(parameter), curve)))
+            .min_by(|(_, a), (_, b)| a.squares.total_cmp(&b.squares))
+    };
+    let (parameter, coarse) = best_of(low, high, COARSE)?;
+    let step = (high - low) / (COARSE - 1) as f64;
+    let (_, fine) = best_of((parameter - step).max(low), (parameter + step).min(high), FINE)?;
+    Some(if fine.squares < coarse.squares { fine } else { coarse })
+}
+
+/// Normal equations of up to three coefficients.
+#[derive(Default)]
+struct Normal {
+    matrix: [[f64; 3]; 3],
+    right: [f64; 3],
+}
+
+impl Normal {
+    fn add(&mut self, basis: [f64; 3], y: f64, weight: f64) {
+        for row in 0..3 {
+            for column in row..3 {
+                self.matrix[row][column] += weight * basis[row] * basis[column];
+            }
+            self.right[row] += weight * basis[row] * y;
+        }
+    }
+
+    /// Solves the leading `n` equations; a coefficient that the points do not determine is 0.
+    fn solve(mut self, n: usize) -> [f64; 3] {
+        for row in 1..3 {
+            for column in 0..row {
+                self.matrix[row][column] = self.matrix[column][row];
+            }
+        }
+        let mut determined = [false; 3];
+        for pivot in 0..n {
+            let scale = self.matrix[pivot][pivot];
+            determined[pivot] = scale > 1e-9;
+            if !determined[pivot] {
+                continue;
+            }
+            for row in pivot + 1..n {
+                let factor = self.matrix[row][pivot] / scale;
+                for column in pivot..n {
+                    self.matrix[row][column] -= factor * self.matrix[pivot][column];
+                }
+                self.right[row] -= factor * self.right[pivot];
+            }
+        }
+        let mut solution = [0.0; 3];
+        for row in (0..n).rev().filter(|row| determined[*row]) {
+            let known: f64 = (row + 1..n).map(|column| self.matrix[row][column] * solution[column]).sum();
+            solution[row] = (self.right[row] - known) / self.matrix[row][row];
+        }
+        solution
+    }
+}

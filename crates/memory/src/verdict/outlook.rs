@@ -1,0 +1,194 @@
+//! What an explanation means for the ending of a run.
+//!
+//! A fit and what is known of the run come in; out come the probabilities of the endings if that fit is right.
+//! Part of it may stay open: a line inside the first epoch is a fill or a leak, and nothing in it says which.
+
+use super::{
+    curve::Curve,
+    fit::{Fit, Shape},
+};
+
+/// Movement below this part of the level, over the whole run, is none: healthy runs drift by this much.
+pub(super) const MATERIAL: f64 = 0.008;
+/// Nor is movement below this many bytes: an interpreter moves that much by itself.
+pub(super) const MATERIAL_BYTES: f64 = 1e6;
+/// Growth has settled when less than this part of it is still to come.
+const SETTLED: f64 = 0.10;
+/// A rate below this part of the earlier one has stopped.
+const STOPPED: f64 = 0.12;
+/// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
+pub(super) const EPOCH_MARGIN: f64 = 0.10;
+
+/// What is known besides the curve, in places of the curve.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation {
+    /// End of the first epoch, where it is known; may lie beyond 1.
+    pub epoch_end: Option<f64>,
+    /// Where samples began to be seen; 0 or a little less.
+    pub origin: f64,
+    /// Place from which on a fill and a leak differ.
+    pub decidable: Option<f64>,
+    /// Probability that growth at a constant rate since the start is still a fill, where no epoch is known.
+    pub unknown_fill: f64,
+    /// Distance between points, as a place.
+    pub spacing: f64,
+}
+
+/// Probabilities of the endings; they sum to 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Outlook {
+    /// No growth.
+    pub steady: f64,
+    /// Growth that ends by itself.
+    pub warm_up: f64,
+    /// Growth that ended with the first epoch.
+    pub fill: f64,
+    /// Growth without end.
+    pub leak: f64,
+    /// Still a fill or a leak.
+    pub fill_or_leak: f64,
+    /// Still a warm-up or a leak.
+    pub warm_up_or_leak: f64,
+}
+
+const STEADY: Outlook =
+    Outlook { steady: 1.0, warm_up: 0.0, fill: 0.0, leak: 0.0, fill_or_leak: 0.0, warm_up_or_leak: 0.0 };
+const WARM_UP: Outlook = Outlook { steady: 0.0, warm_up: 1.0, ..STEADY };
+const FILL: Outlook = Outlook { steady: 0.0, fill: 1.0, ..STEADY };
+const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
+const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, fill_or_leak: 1.0, ..STEADY };
+const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warm_up_or_leak: 1.0, ..STEADY };
+
+impl Outlook {
+    /// Adds `other`, weighted.
+    pub fn add(&mut self, other: &Self, weight: f64) {
+        self.steady += weight * other.steady;
+        self.warm_up += weight * other.warm_up;
+        self.fill += weight * other.fill;
+        self.leak += weight * other.leak;
+        self.fill_or_leak += weight * other.fill_or_leak;
+        self.warm_up_or_leak += weight * other.warm_up_or_leak;
+    }
+}
+
+/// What `fit` means for the ending.
+pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
+    let material = material(curve);
+    let [_, b, c] = fit.coefficients;
+    if fit.rise() < material && !ends_rising(fit, material) {
+        return STEADY;
+    }
+    match fit.shape {
+        Shape::Level => STEADY,
+        Shape::Line => endless(situation, situation.origin, 1.0),
+        Shape::Saturating { tau } => saturating(tau, b, material),
+        Shape::SaturatingLine { tau } => {
+            if c < material || c < STOPPED * (b + c) * 0.5 {
+                saturating(tau, b, material)
+            } else if b < 0.0 {
+                endless(situation, tau, 1.0)
+            } else {
+                endless(situation, 3.0 * tau, 1.0)
+            }
+        }
+        Shape::Logarithm { tau } => {
+            let end_rate = b / (1.0 + tau);
+            if end_rate < SETTLED * fit.rise() { WARM_UP } else { WARM_UP_OR_LEAK }
+        }
+        Shape::Hinge { knee, .. } => stopped_at(knee, b, situation),
+        Shape::TwoRates { knee, .. } => {
+            let after = c * (1.0 - knee);
+            if c < STOPPED * b.max(0.0) || after < material {
+                stopped_at(knee, b, situation)
+            } else if b * knee < material {
+                late(knee, situation)
+            } else {
+                // Growth that goes on past the knee at a lower or higher rate.
+                endless(situation, if c < b { knee } else { situation.origin }, 1.0 - knee)
+            }
+        }
+        Shape::LateLine { knee } => late(knee, situation),
+        Shape::Jump { at } => jumped(at),
+    }
+}
+
+/// Growth over a whole run that would matter.
+pub(super) fn material(curve: &Curve) -> f64 {
+    (MATERIAL * curve.level).max(MATERIAL_BYTES)
+}
+
+/// Whether a curve that is no higher at its end than at its start grows there all the same.
+fn ends_rising(fit: &Fit, material: f64) -> bool {
+    match fit.shape {
+        Shape::TwoRates { knee, .. } => fit.coefficients[2] * (1.0 - knee) > material,
+        Shape::SaturatingLine { .. } => fit.coefficients[2] > material,
+        _ => false,
+    }
+}
+
+fn saturating(tau: f64, amplitude: f64, material: f64) -> Outlook {
+    let to_come = (-1.0 / tau).exp();
+    if to_come < SETTLED || amplitude * to_come < material { WARM_UP } else { WARM_UP_OR_LEAK }
+}
+
+/// Growth at a constant rate up to `knee`, and none since.
+fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
+    /// Without growth for this part of the time that growth took, it has stopped.
+    const REST: f64 = 0.10;
+    if rate <= 0.0 {
+        return STEADY;
+    }
+    if 1.0 - knee < (REST * (knee - situation.origin)).max(2.0 * situation.spacing) {
+        return endless(situation, situation.origin, 1.0);
+    }
+    match situation.epoch_end {
+        Some(epoch_end) => {
+            // Rows per step vary, and so does what a row costs: the knee need not be sharp.
+            let tolerance = 0.08 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
+            if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
+        }
+        None => FILL,
+    }
+}
+
+/// Growth at a constant rate since `start` that goes on.
+fn endless(situation: &Situation, start: f64, shown: f64) -> Outlook {
+    /// A rate that changed must have been seen for this part of the run.
+    const SHOWN: f64 = 0.2;
+    match situation.decidable {
+        Some(decidable) if 1.0 < decidable => FILL_OR_LEAK,
+        Some(_) if shown < SHOWN => WARM_UP_OR_LEAK,
+        Some(decidable) if start < decidable || 1.0 - start > SHOWN => LEAK,
+        Some(_) => WARM_UP_OR_LEAK,
+        None if shown < SHOWN => WARM_UP_OR_LEAK,
+        None => Outlook {
+            steady: 0.0,
+            leak: 1.0 - situation.unknown_fill,
+            fill_or_leak: situation.unknown_fill,
+            ..STEADY
+        },
+    }
+}
+
+/// Level, then growth from `knee` on.
+fn late(knee: f64, situation: &Situation) -> Outlook {
+    /// Growth must have been seen for this part of the run; less may be a jump or a peak.
+    const SHOWN: f64 = 0.15;
+    if 1.0 - knee < SHOWN {
+        return WARM_UP_OR_LEAK;
+    }
+    endless(situation, knee, 1.0 - knee)
+}
+
+/// One jump, level before and after.
+fn jumped(at: f64) -> Outlook {
+    /// A jump this close to the end may be a peak that has not returned yet.
+    const RECENT: f64 = 0.05;
+    /// A level held for this part of the run is one.
+    const HELD: f64 = 0.15;
+    match 1.0 - at {
+        held if held < RECENT => STEADY,
+        held if held < HELD => WARM_UP_OR_LEAK,
+        _ => WARM_UP,
+    }
+}

@@ -1,0 +1,73 @@
+//! How much the evidence speaks for each explanation.
+//!
+//! Fits come in, probabilities go out. They follow from the Bayesian information criterion, with two corrections
+//! that keep it honest on real curves: points whose residuals resemble their neighbours' count for fewer, and no
+//! explanation is blamed for misfits that are small against the curve's own range.
+
+use super::{curve::Curve, fit::Fit};
+
+/// Real curves are no formulas: misfits of this part of the range count as noise.
+const MISFIT: f64 = 0.006;
+
+/// An explanation and how likely it is, given the others.
+#[derive(Debug, Clone)]
+pub struct Weighed {
+    /// The explanation.
+    pub fit: Fit,
+    /// Its probability; those of all explanations sum to 1.
+    pub probability: f64,
+}
+
+/// Weighs all explanations of a curve, the most likely first.
+pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Vec<Weighed> {
+    let floor = (MISFIT * range(&curve.y)).powi(2) + (curve.noise * 0.1).powi(2);
+    let trust: f64 = curve.weight.iter().sum();
+    let points = curve.x.len() as f64;
+    let criterion = |fit: &Fit, effective: f64| {
+        effective * (fit.squares / trust + floor).ln() + fit.shape.freedom() * effective.ln()
+    };
+    // The best explanation tells how much neighbours resemble each other, which decides how many points there
+    // effectively are, which decides what is best: twice around is enough.
+    let mut effective = points;
+    for _ in 0..2 {
+        let best = fits.iter().min_by(|a, b| criterion(a, effective).total_cmp(&criterion(b, effective)));
+        if let Some(best) = best {
+            effective = effective_points(best, curve, floor);
+        }
+    }
+    let criteria: Vec<f64> = fits.iter().map(|fit| criterion(fit, effective)).collect();
+    let least = criteria.iter().copied().fold(f64::INFINITY, f64::min);
+    let total: f64 = criteria.iter().map(|criterion| (-(criterion - least) / 2.0).exp()).sum();
+    let mut weighed: Vec<Weighed> = fits
+        .into_iter()
+        .zip(criteria)
+        .map(|(fit, criterion)| Weighed { fit, probability: (-(criterion - least) / 2.0).exp() / total })
+        .collect();
+    weighed.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    weighed
+}
+
+/// How many independent points the curve is worth, from the correlation of neighbouring residuals.
+fn effective_points(fit: &Fit, curve: &Curve, floor: f64) -> f64 {
+    let residuals: Vec<f64> = curve
+        .x
+        .iter()
+        .zip(&curve.y)
+        .zip(&curve.weight)
+        .map(|((&x, &y), &weight)| weight * (y - fit.at(x)))
+        .collect();
+    let squares: f64 = residuals.iter().map(|residual| residual * residual).sum();
+    let products: f64 = residuals.windows(2).map(|pair| pair[0] * pair[1]).sum();
+    let points = residuals.len() as f64;
+    let correlation = (products / (squares + floor * points).max(f64::MIN_POSITIVE)).clamp(0.0, 0.95);
+    (points * (1.0 - correlation) / (1.0 + correlation)).max(points.min(MIN_EFFECTIVE))
+}
+
+/// However alike neighbours are, a curve with a shape is worth this many points.
+const MIN_EFFECTIVE: f64 = 8.0;
+
+/// Range of the values without the outermost twentieth.
+pub(super) fn range(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    super::curve::quantile(&mut values, 0.975) - super::curve::quantile(&mut values, 0.025)
+}

@@ -31,6 +31,15 @@ pub enum Returning {
     Sawtooth,
 }
 
+/// What places are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// Optimizer steps.
+    Steps,
+    /// Seconds, for want of steps.
+    Seconds,
+}
+
 /// Points to be explained. Places run from 0 to 1.
 #[derive(Debug, Clone)]
 pub struct Curve {
@@ -48,17 +57,18 @@ pub struct Curve {
     pub level: f64,
     /// What was taken away, and how often it came.
     pub returning: Option<(Returning, usize)>,
+    /// How high above the curve it stood; 0 where nothing was.
+    pub peak_height: f64,
     /// Samples at the end that were left out because the process was ending.
     pub dying: usize,
-    /// Readings that the points stand for.
-    pub readings: u64,
 }
 
 impl Curve {
     /// Prepares the bins of a run; `None` when there are too few to speak of a curve.
-    pub fn new(bins: &[Bin]) -> Option<Self> {
+    pub fn new(bins: &[Bin], axis: Axis) -> Option<Self> {
         let dying = dying_bins(bins);
         let bins = &bins[..bins.len() - dying];
+        let bins = &bins[if axis == Axis::Seconds { loading_bins(bins) } else { 0 }..];
         let (first, last) = (bins.first()?, bins.last()?);
         let span = (first.mid_x(), last.mid_x());
         if bins.len() < 3 || span.1 <= span.0 {
@@ -79,8 +89,9 @@ impl Curve {
         let level = median(y.clone());
         let noise = noise(&y, level);
         let weight = weights(&y, noise);
-        let readings = bins.iter().map(|bin| u64::from(bin.count)).sum();
-        Some(Self { x, y, weight, span, noise, level, returning, dying, readings })
+        let mut peaks: Vec<f64> = bins.iter().zip(&kept).map(|(bin, kept)| bin.high - kept).collect();
+        let peak_height = if returning.is_some() { quantile(&mut peaks, 0.98) } else { 0.0 };
+        Some(Self { x, y, weight, span, noise, level, returning, peak_height, dying })
     }
 
     /// Axis value at a place.
@@ -99,7 +110,7 @@ impl Curve {
     }
 }
 
-/// How many bins at the end show a process that was already ending.
+/// How many bins at the end show a process that was already ending: a fall such as the run never had before.
 fn dying_bins(bins: &[Bin]) -> usize {
     const NEIGHBOURS: usize = 5;
     let most = MAX_DYING.min(bins.len().saturating_sub(NEIGHBOURS));
@@ -108,13 +119,22 @@ fn dying_bins(bins: &[Bin]) -> usize {
         .find(|&dying| {
             let (alive, ending) = bins.split_at(bins.len() - dying);
             let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(|bin| bin.low).collect());
-            // Lower than ever before in the run, too: the bottom of a tooth is not the end.
-            let lowest = alive.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
-            let beginning = alive[0].low;
-            ending.iter().all(|bin| bin.low < DYING_LEVEL * before)
-                && ending.iter().any(|bin| bin.low < DYING_LEVEL * beginning.max(lowest))
+            let fall = before - ending.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
+            let usual = alive.windows(2).map(|pair| pair[0].low - pair[1].low).fold(0.0, f64::max);
+            ending.iter().all(|bin| bin.low < DYING_LEVEL * before) && usual < fall / 2.0
         })
         .unwrap_or(0)
+}
+
+/// How many bins at the start show a process that was still loading: where there are no steps to tell.
+fn loading_bins(bins: &[Bin]) -> usize {
+    const EARLY: f64 = 0.25;
+    const LOADED: f64 = 0.9;
+    const LONGEST: f64 = 0.2;
+    let early = &bins[..(bins.len() as f64 * EARLY).ceil() as usize];
+    let usual = median(early.iter().map(|bin| bin.low).collect());
+    let loading = early.iter().take_while(|bin| bin.low < LOADED * usual).count();
+    loading.min((bins.len() as f64 * LONGEST) as usize)
 }
 
 /// Takes peaks and teeth away: each value becomes the lowest of the few that follow it, as few as will do.

@@ -3,7 +3,7 @@
 //! A curve comes in, one best fit per shape goes out. Every shape is linear in its coefficients once its knee or
 //! time constant is fixed, and those are searched on a grid, so nothing here can fail to converge.
 
-use super::curve::Curve;
+use super::{curve::Curve, stairs::Stairs};
 
 /// How memory moves along the run; `x` runs from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +20,11 @@ pub enum Shape {
     /// `a + b (1 - exp(-x / tau)) + c x`: a warm-up on top of growth that stays.
     SaturatingLine {
         /// Time constant.
+        tau: f64,
+    },
+    /// `a + b x / (x + tau)`: ever slower towards a ceiling that is far away.
+    Hyperbola {
+        /// Place at which half the growth is done.
         tau: f64,
     },
     /// `a + b ln(1 + x / tau)`: ever slower, without a ceiling.
@@ -51,6 +56,8 @@ pub enum Shape {
         /// Where.
         at: f64,
     },
+    /// Levels with jumps between them.
+    Stairs(Stairs),
 }
 
 /// A shape with its coefficients.
@@ -72,17 +79,19 @@ impl Shape {
             Self::Line => [1.0, x, 0.0],
             Self::Saturating { tau } => [1.0, rise(tau), 0.0],
             Self::SaturatingLine { tau } => [1.0, rise(tau), x],
+            Self::Hyperbola { tau } => [1.0, x / (x + tau), 0.0],
             Self::Logarithm { tau } => [1.0, (x / tau).ln_1p(), 0.0],
             Self::Hinge { knee, .. } => [1.0, x.min(knee), 0.0],
             Self::TwoRates { knee, .. } => [1.0, x.min(knee), (x - knee).max(0.0)],
             Self::LateLine { knee } => [1.0, (x - knee).max(0.0), 0.0],
             Self::Jump { at } => [1.0, f64::from(x >= at), 0.0],
+            Self::Stairs(ref stairs) => [stairs.at(x), 0.0, 0.0],
         }
     }
 
     fn coefficients(&self) -> usize {
         match self {
-            Self::Level => 1,
+            Self::Level | Self::Stairs(_) => 1,
             Self::SaturatingLine { .. } | Self::TwoRates { .. } => 3,
             _ => 2,
         }
@@ -90,23 +99,25 @@ impl Shape {
 
     /// How many numbers were chosen to make it fit: coefficients, and what was searched.
     pub fn freedom(&self) -> f64 {
+        /// A place that was searched for fits chance better than a coefficient does: it counts for more.
+        const SEARCHED: f64 = 2.0;
         let searched = match self {
-            Self::Level | Self::Line => 0,
-            Self::Hinge { at_epoch, .. } | Self::TwoRates { at_epoch, .. } => usize::from(!at_epoch),
-            _ => 1,
+            Self::Level | Self::Line => 0.0,
+            Self::Hinge { at_epoch: true, .. } | Self::TwoRates { at_epoch: true, .. } => 0.0,
+            Self::Saturating { .. }
+            | Self::SaturatingLine { .. }
+            | Self::Hyperbola { .. }
+            | Self::Logarithm { .. } => 1.0,
+            Self::Stairs(stairs) => (SEARCHED + 1.0) * stairs.jumps().count() as f64,
+            _ => SEARCHED,
         };
-        (self.coefficients() + searched) as f64
+        self.coefficients() as f64 + searched
     }
 }
 
 impl Fit {
     fn new(shape: Shape, curve: &Curve) -> Self {
-        let mut sums = Normal::default();
-        for ((&x, &y), &weight) in curve.x.iter().zip(&curve.y).zip(&curve.weight) {
-            sums.add(shape.basis(x), y - curve.level, weight);
-        }
-        let mut coefficients = sums.solve(shape.coefficients());
-        coefficients[0] += curve.level;
+        let coefficients = Self::solve(&shape, curve);
         let mut fit = Self { shape, coefficients, squares: 0.0 };
         fit.squares = curve
             .x
@@ -116,6 +127,20 @@ impl Fit {
             .map(|((&x, &y), &weight)| weight * (y - fit.at(x)).powi(2))
             .sum();
         fit
+    }
+
+    fn solve(shape: &Shape, curve: &Curve) -> [f64; 3] {
+        if let Shape::Stairs(_) = shape {
+            // The levels are in the shape already.
+            return [1.0, 0.0, 0.0];
+        }
+        let mut sums = Normal::default();
+        for ((&x, &y), &weight) in curve.x.iter().zip(&curve.y).zip(&curve.weight) {
+            sums.add(shape.basis(x), y - curve.level, weight);
+        }
+        let mut coefficients = sums.solve(shape.coefficients());
+        coefficients[0] += curve.level;
+        coefficients
     }
 
     /// Bytes at a place.
@@ -137,12 +162,14 @@ pub fn explanations(curve: &Curve, epoch: Option<f64>) -> Vec<Fit> {
     fits.extend(search(curve, (0.01_f64.ln(), 3.0_f64.ln()), |tau| Shape::Saturating { tau: tau.exp() }));
     // With a line besides, slower than half the run cannot be told from the line.
     fits.extend(search(curve, (0.01_f64.ln(), 0.5_f64.ln()), |tau| Shape::SaturatingLine { tau: tau.exp() }));
+    fits.extend(search(curve, (0.005_f64.ln(), 1.0_f64.ln()), |tau| Shape::Hyperbola { tau: tau.exp() }));
     fits.extend(search(curve, (0.005_f64.ln(), 1.0_f64.ln()), |tau| Shape::Logarithm { tau: tau.exp() }));
     let knees = knee_range(curve);
     fits.extend(search(curve, knees, |knee| Shape::Hinge { knee, at_epoch: false }));
     fits.extend(search(curve, knees, |knee| Shape::TwoRates { knee, at_epoch: false }));
     fits.extend(search(curve, knees, |knee| Shape::LateLine { knee }));
     fits.extend(search(curve, knees, |at| Shape::Jump { at }));
+    fits.extend(Stairs::of(curve).map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));
     if let Some(knee) = epoch.filter(|knee| (knees.0..knees.1).contains(knee)) {
         fits.push(Fit::new(Shape::Hinge { knee, at_epoch: true }, curve));
         fits.push(Fit::new(Shape::TwoRates { knee, at_epoch: true }, curve));
@@ -196,11 +223,10 @@ impl Normal {
                 self.matrix[row][column] = self.matrix[column][row];
             }
         }
-        let mut determined = [false; 3];
+        const DETERMINED: f64 = 1e-9;
         for pivot in 0..n {
             let scale = self.matrix[pivot][pivot];
-            determined[pivot] = scale > 1e-9;
-            if !determined[pivot] {
+            if scale <= DETERMINED {
                 continue;
             }
             for row in pivot + 1..n {
@@ -212,7 +238,7 @@ impl Normal {
             }
         }
         let mut solution = [0.0; 3];
-        for row in (0..n).rev().filter(|row| determined[*row]) {
+        for row in (0..n).rev().filter(|row| self.matrix[*row][*row] > DETERMINED) {
             let known: f64 = (row + 1..n).map(|column| self.matrix[row][column] * solution[column]).sum();
             solution[row] = (self.right[row] - known) / self.matrix[row][row];
         }

@@ -1,19 +1,34 @@
 //! The verdict: samples in, one at a time; at any moment out comes an [`Assessment`].
 //!
-//! The same engine serves a live watch and a recorded trace. Memory is bounded however many samples come.
+//! The same engine serves a live watch and a recorded trace, so both say the same of the same samples. Memory is
+//! bounded however many samples come. How it works, step by step: `timeline` (where a sample belongs), `series`
+//! (bins), `curve` (memory that was kept), `fit` (explanations), `weigh` (their probabilities), `outlook` (what
+//! they mean for the ending), `study` (the verdict), `forecast`, `mechanism`, `words` and `advice` (the answer).
 
+mod advice;
 mod curve;
 mod fit;
+mod forecast;
+mod mechanism;
 mod outlook;
 mod series;
+mod stairs;
+mod study;
 mod timeline;
 mod weigh;
+mod words;
+
+pub use curve::Axis;
+pub use series::{Bin, Kinds};
 
 use crate::{Assessment, RunFacts, Sample, Verdict};
-use curve::Curve;
-use outlook::{Outlook, Situation};
+use mechanism::Growth;
 use series::Series;
+use study::Study;
 use timeline::{Place, Timeline};
+
+/// A run that began again is judged by its last part once that has this many samples; before, by the part before.
+const LEAST_AFTER_RESTART: u64 = 20;
 
 /// Judges a run while it goes.
 #[derive(Debug, Clone)]
@@ -22,7 +37,20 @@ pub struct Analyst {
     timeline: Timeline,
     start_up: Series,
     run: Series,
-    previous: Option<Series>,
+    before_restart: Option<Series>,
+}
+
+/// The curve of a run, for charts.
+#[derive(Debug, Clone, Copy)]
+pub struct Trail<'a> {
+    /// Before the first step; seconds on its axis.
+    pub start_up: &'a [Bin],
+    /// From the first step on; steps on its axis, or seconds where there are none.
+    pub run: &'a [Bin],
+    /// What the run's axis counts.
+    pub axis: Axis,
+    /// Step at which the first epoch ends, where it is known.
+    pub epoch_end: Option<f64>,
 }
 
 impl Analyst {
@@ -33,7 +61,7 @@ impl Analyst {
             timeline: Timeline::default(),
             start_up: Series::default(),
             run: Series::default(),
-            previous: None,
+            before_restart: None,
         }
     }
 
@@ -50,84 +78,81 @@ impl Analyst {
             Place::StartUp => self.start_up.push(seconds, seconds, sample),
             Place::Run(x) => self.run.push(x, seconds, sample),
             Place::NewRun(x) => {
-                self.previous = Some(std::mem::take(&mut self.run));
+                self.before_restart = Some(std::mem::take(&mut self.run));
                 self.run.push(x, seconds, sample);
             }
             Place::Between => {}
         }
     }
 
+    /// The curve so far, for charts.
+    pub fn trail(&self) -> Trail<'_> {
+        let (series, axis) = self.judged();
+        let study = self.study();
+        let epoch_end = study.and_then(|study| Some(study.origin + study.epoch_steps?));
+        let start_up = if axis == Axis::Steps { self.start_up.bins() } else { &[] };
+        Trail { start_up, run: series.bins(), axis, epoch_end }
+    }
+
     /// What can be said now.
     pub fn assessment(&self) -> Assessment {
-        let has_steps = self.run.readings() > 0;
-        let series = if has_steps { &self.run } else { &self.start_up };
-        let mut verdict = Verdict::Undecided;
-        let mut evidence = vec![];
-        if let Some(curve) = Curve::new(series.complete_bins()) {
-            let epoch_steps =
-                self.facts.epoch_steps().or_else(|| self.timeline.epoch_steps()).filter(|_| has_steps);
-            let gap = curve.length() / (series.distinct_x().max(2) - 1) as f64;
-            let origin = if curve.span.0 <= 2.0 * gap { 0.0 } else { curve.span.0 - gap };
-            let place = |axis: f64| curve.place(axis);
-            let epoch_end = epoch_steps.map(|steps| place(origin + steps));
-            let decidable = epoch_steps.map(|steps| place(origin + steps * (1.0 + outlook::EPOCH_MARGIN)));
-            let unknown_fill = if has_steps {
-                let p = (1.0 - (curve.length() / 20.0).max(1.0).ln() / 1000f64.ln()).clamp(0.0, 1.0);
-                p / (1.0 + p)
-            } else {
-                let p = (1.0 - (curve.length() / 60.0).max(1.0).ln() / 1440f64.ln()).clamp(0.0, 1.0);
-                0.15 * p / (0.85 + 0.15 * p)
-            };
-            let situation = Situation {
-                epoch_end,
-                origin: place(origin),
-                decidable,
-                unknown_fill,
-                spacing: 1.0 / (curve.x.len() - 1) as f64,
-            };
-            let weighed = weigh::weigh(fit::explanations(&curve, epoch_end), &curve);
-            let mut sum = Outlook::default();
-            for w in &weighed {
-                sum.add(&outlook::outlook(&w.fit, &curve, &situation), w.probability);
-            }
-            for w in weighed.iter().take(3) {
-                evidence.push(format!(
-                    "{:.3} {:?} {:?}",
-                    w.probability,
-                    w.fit.shape,
-                    w.fit.coefficients.map(|c| (c / 1e6).round())
-                ));
-            }
-            evidence.push(format!(
-                "{sum:?} returning {:?} dying {} noise {:.1} MB",
-                curve.returning,
-                curve.dying,
-                curve.noise / 1e6
-            ));
-            let best = [
-                (sum.steady, Verdict::Steady),
-                (sum.warm_up, Verdict::WarmUp),
-                (sum.fill, Verdict::Fill),
-                (sum.leak, Verdict::Leak),
-            ]
-            .into_iter()
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .expect("four");
-            let bounded =
-                [(sum.steady, Verdict::Steady), (sum.warm_up, Verdict::WarmUp), (sum.fill, Verdict::Fill)]
-                    .into_iter()
-                    .max_by(|a, b| a.0.total_cmp(&b.0))
-                    .expect("three");
-            if series.distinct_x() < 10 {
-            } else if best.0 >= 0.75 {
-                verdict = best.1;
-            } else if sum.steady + sum.warm_up + sum.fill >= 0.75 {
-                verdict = bounded.1;
-            }
-        }
-        Assessment {
+        let Some(study) = self.study() else { return self.nothing_yet() };
+        let verdict = study.verdict;
+        let rate = forecast::rate(&study, verdict);
+        let per_step = rate.filter(|_| study.axis == Axis::Steps);
+        let growth = Growth::of(&study);
+        let plateau = forecast::plateau(&study, verdict);
+        let runs_out = verdict == Verdict::Leak;
+        let mut assessment = Assessment {
             verdict,
-            confidence: 0.0,
+            confidence: confidence(&study),
+            growth_per_step: per_step,
+            growth_per_sample: per_step
+                .zip(self.facts.samples_per_step)
+                .map(|(rate, rows)| rate / rows as f64),
+            growth_per_minute: rate
+                .zip(study.seconds_per_unit())
+                .map(|(rate, seconds)| rate / seconds * 60.0),
+            plateau,
+            exhaustion: rate.filter(|_| runs_out).and_then(|rate| forecast::exhaustion(&study, rate)),
+            endings: if verdict == Verdict::Undecided { forecast::endings(&study) } else { Vec::new() },
+            decidable_at_step: (verdict == Verdict::Undecided)
+                .then(|| forecast::decidable_at_step(&study))
+                .flatten(),
+            mechanism: mechanism::mechanism(&study, &growth, verdict),
+            evidence: Vec::new(),
+            advice: Vec::new(),
+        };
+        assessment.evidence = words::evidence(&study, &growth, &assessment);
+        assessment.evidence.extend(self.incidents());
+        assessment.advice = advice::advice(&study, &assessment);
+        assessment
+    }
+
+    /// The part of the samples that is judged, and its axis.
+    fn judged(&self) -> (&Series, Axis) {
+        if self.run.readings() == 0 {
+            return (&self.start_up, Axis::Seconds);
+        }
+        match &self.before_restart {
+            Some(before) if self.run.readings() < LEAST_AFTER_RESTART.min(before.readings()) => {
+                (before, Axis::Steps)
+            }
+            _ => (&self.run, Axis::Steps),
+        }
+    }
+
+    fn study(&self) -> Option<Study<'_>> {
+        let (series, axis) = self.judged();
+        Study::of(series, axis, &self.facts, self.timeline.epoch_steps())
+    }
+
+    fn nothing_yet(&self) -> Assessment {
+        let (series, _) = self.judged();
+        let samples = words::counted(series.readings(), "sample");
+        Assessment {
+            verdict: Verdict::Undecided,
+            confidence: 1.0,
             growth_per_step: None,
             growth_per_sample: None,
             growth_per_minute: None,
@@ -136,8 +161,53 @@ impl Analyst {
             endings: Vec::new(),
             decidable_at_step: None,
             mechanism: None,
-            evidence,
-            advice: Vec::new(),
+            evidence: std::iter::once(format!("{samples} at one place on the axis show no curve yet."))
+                .chain(self.incidents())
+                .collect(),
+            advice: vec!["Watch for longer.".to_owned()],
         }
     }
+
+    /// What happened to the run besides its memory.
+    fn incidents(&self) -> Vec<String> {
+        let timeline = &self.timeline;
+        let mut incidents = Vec::new();
+        if timeline.restarts > 0 {
+            let times = words::counted(u64::from(timeline.restarts), "time");
+            incidents.push(format!(
+                "The run began again {times} (steps went back or memory fell away); the verdict is about {}.",
+                if std::ptr::eq(self.judged().0, &self.run) {
+                    "the last part"
+                } else {
+                    "the part before the restart"
+                }
+            ));
+        }
+        if timeline.counter_resets > 0 {
+            let times = words::counted(u64::from(timeline.counter_resets), "time");
+            incidents.push(format!(
+                "The step counter went back {times} while memory stayed: steps are counted on."
+            ));
+        }
+        if timeline.clock_jumps > 0 {
+            let times = words::counted(u64::from(timeline.clock_jumps), "time");
+            incidents.push(format!("The clock jumped {times}: the jumps were taken out."));
+        }
+        incidents
+    }
+}
+
+/// How sure the verdict is; an undecided one is as sure as its likeliest ending is not.
+fn confidence(study: &Study) -> f64 {
+    /// No verdict on a curve is surer than this.
+    const SUREST: f64 = 0.99;
+    let outlook = &study.outlook;
+    let own = match study.verdict {
+        Verdict::Steady => outlook.steady,
+        Verdict::WarmUp => outlook.warm_up,
+        Verdict::Fill => outlook.fill,
+        Verdict::Leak => outlook.leak,
+        Verdict::Undecided => return (1.0 - outlook.leak.max(outlook.bounded())).clamp(0.0, SUREST),
+    };
+    own.clamp(0.0, SUREST)
 }

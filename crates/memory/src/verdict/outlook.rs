@@ -6,25 +6,36 @@
 use super::{
     curve::Curve,
     fit::{Fit, Shape},
+    stairs::Stairs,
 };
 
 /// Movement below this part of the level, over the whole run, is none: healthy runs drift by this much.
 pub(super) const MATERIAL: f64 = 0.008;
 /// Nor is movement below this many bytes: an interpreter moves that much by itself.
 pub(super) const MATERIAL_BYTES: f64 = 1e6;
+/// Nor is movement of less than this many standard deviations of the points, however many they are: memory that
+/// wanders does as much.
+const SCATTER: f64 = 2.5;
 /// Growth has settled when less than this part of it is still to come.
 const SETTLED: f64 = 0.10;
 /// A rate below this part of the earlier one has stopped.
 const STOPPED: f64 = 0.12;
+/// And if it stopped, what is added since is less than this part of the growth before.
+const STOPPED_GROWTH: f64 = 0.3;
+/// A rate above this part of the earlier one has gone on.
+const KEPT_RATE: f64 = 0.4;
 /// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
 pub(super) const EPOCH_MARGIN: f64 = 0.10;
+
+/// Without steps, growth that ends before this part of the run was start-up.
+const STARTED: f64 = 0.05;
 
 /// What is known besides the curve, in places of the curve.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation {
     /// End of the first epoch, where it is known; may lie beyond 1.
     pub epoch_end: Option<f64>,
-    /// Where samples began to be seen; 0 or a little less.
+    /// Where rows began to be seen; 0 or a little less.
     pub origin: f64,
     /// Place from which on a fill and a leak differ.
     pub decidable: Option<f64>,
@@ -32,6 +43,10 @@ pub struct Situation {
     pub unknown_fill: f64,
     /// Distance between points, as a place.
     pub spacing: f64,
+    /// Standard deviation of the points around the best explanation.
+    pub scatter: f64,
+    /// Whether places are seconds: then nothing but the curve tells where start-up ends.
+    pub timed: bool,
 }
 
 /// Probabilities of the endings; they sum to 1.
@@ -45,19 +60,19 @@ pub struct Outlook {
     pub fill: f64,
     /// Growth without end.
     pub leak: f64,
-    /// Still a fill or a leak.
-    pub fill_or_leak: f64,
-    /// Still a warm-up or a leak.
-    pub warm_up_or_leak: f64,
+    /// A fill that is still going on.
+    pub filling: f64,
+    /// A warm-up that is still going on.
+    pub warming: f64,
 }
 
 const STEADY: Outlook =
-    Outlook { steady: 1.0, warm_up: 0.0, fill: 0.0, leak: 0.0, fill_or_leak: 0.0, warm_up_or_leak: 0.0 };
+    Outlook { steady: 1.0, warm_up: 0.0, fill: 0.0, leak: 0.0, filling: 0.0, warming: 0.0 };
 const WARM_UP: Outlook = Outlook { steady: 0.0, warm_up: 1.0, ..STEADY };
 const FILL: Outlook = Outlook { steady: 0.0, fill: 1.0, ..STEADY };
 const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
-const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, fill_or_leak: 1.0, ..STEADY };
-const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warm_up_or_leak: 1.0, ..STEADY };
+const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
+const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
 
 impl Outlook {
     /// Adds `other`, weighted.
@@ -66,14 +81,19 @@ impl Outlook {
         self.warm_up += weight * other.warm_up;
         self.fill += weight * other.fill;
         self.leak += weight * other.leak;
-        self.fill_or_leak += weight * other.fill_or_leak;
-        self.warm_up_or_leak += weight * other.warm_up_or_leak;
+        self.filling += weight * other.filling;
+        self.warming += weight * other.warming;
+    }
+
+    /// Probability that growth has ended, or never was.
+    pub fn bounded(&self) -> f64 {
+        self.steady + self.warm_up + self.fill
     }
 }
 
 /// What `fit` means for the ending.
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
-    let material = material(curve);
+    let material = material(curve).max(situation.scatter * SCATTER);
     let [_, b, c] = fit.coefficients;
     if fit.rise() < material && !ends_rising(fit, material) {
         return STEADY;
@@ -91,30 +111,38 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
                 endless(situation, 3.0 * tau, 1.0)
             }
         }
+        Shape::Hyperbola { tau } => {
+            let to_come = tau / (1.0 + tau);
+            if to_come < SETTLED || b * to_come < material { WARM_UP } else { WARM_UP_OR_LEAK }
+        }
         Shape::Logarithm { tau } => {
             let end_rate = b / (1.0 + tau);
             if end_rate < SETTLED * fit.rise() { WARM_UP } else { WARM_UP_OR_LEAK }
         }
         Shape::Hinge { knee, .. } => stopped_at(knee, b, situation),
         Shape::TwoRates { knee, .. } => {
-            let after = c * (1.0 - knee);
-            if c < STOPPED * b.max(0.0) || after < material {
+            let (before, after) = (b * knee, c * (1.0 - knee));
+            if after < material || (c < STOPPED * b && after < STOPPED_GROWTH * before) {
                 stopped_at(knee, b, situation)
-            } else if b * knee < material {
+            } else if before < material {
                 late(knee, situation)
+            } else if c > KEPT_RATE * b {
+                endless(situation, situation.origin, 1.0)
             } else {
-                // Growth that goes on past the knee at a lower or higher rate.
-                endless(situation, if c < b { knee } else { situation.origin }, 1.0 - knee)
+                endless(situation, knee, 1.0 - knee)
             }
         }
         Shape::LateLine { knee } => late(knee, situation),
-        Shape::Jump { at } => jumped(at),
+        Shape::Jump { at } => jumped(at, situation),
+        Shape::Stairs(ref stairs) => climbing(stairs, material, situation),
     }
 }
 
 /// Growth over a whole run that would matter.
 pub(super) fn material(curve: &Curve) -> f64 {
-    (MATERIAL * curve.level).max(MATERIAL_BYTES)
+    /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
+    const OF_PEAKS: f64 = 0.15;
+    (MATERIAL * curve.level).max(MATERIAL_BYTES).max(OF_PEAKS * curve.peak_height)
 }
 
 /// Whether a curve that is no higher at its end than at its start grows there all the same.
@@ -135,7 +163,7 @@ fn saturating(tau: f64, amplitude: f64, material: f64) -> Outlook {
 fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
     /// Without growth for this part of the time that growth took, it has stopped.
     const REST: f64 = 0.10;
-    if rate <= 0.0 {
+    if rate <= 0.0 || (situation.timed && knee < STARTED) {
         return STEADY;
     }
     if 1.0 - knee < (REST * (knee - situation.origin)).max(2.0 * situation.spacing) {
@@ -147,7 +175,32 @@ fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
             let tolerance = 0.08 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
             if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
         }
-        None => FILL,
+        None => Outlook { steady: 0.0, fill: 0.6, warm_up: 0.4, ..STEADY },
+    }
+}
+
+/// Jumps, levels between them.
+fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
+    /// Jumps below this part of the highest are ripples.
+    const RIPPLE: f64 = 0.25;
+    /// Fewer equal jumps than this may be chance.
+    const REGULAR: usize = 4;
+    let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
+    let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
+    let places: Vec<f64> =
+        stairs.jumps().filter(|(_, height)| *height > RIPPLE * highest).map(|(place, _)| place).collect();
+    let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let widest = gaps.iter().copied().fold(0.0, f64::max);
+    let narrowest = gaps.iter().copied().fold(1.0, f64::min);
+    let level_since = 1.0 - stairs.level_from(material);
+    if !falls && places.len() >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
+        return endless(situation, situation.origin, 1.0);
+    }
+    let ever_rarer = gaps.windows(2).all(|pair| pair[1] > 1.3 * pair[0]);
+    if level_since > 0.3 || level_since > 1.5 * widest || (ever_rarer && level_since > 0.1) {
+        WARM_UP
+    } else {
+        WARM_UP_OR_LEAK
     }
 }
 
@@ -164,7 +217,7 @@ fn endless(situation: &Situation, start: f64, shown: f64) -> Outlook {
         None => Outlook {
             steady: 0.0,
             leak: 1.0 - situation.unknown_fill,
-            fill_or_leak: situation.unknown_fill,
+            filling: situation.unknown_fill,
             ..STEADY
         },
     }
@@ -181,12 +234,13 @@ fn late(knee: f64, situation: &Situation) -> Outlook {
 }
 
 /// One jump, level before and after.
-fn jumped(at: f64) -> Outlook {
+fn jumped(at: f64, situation: &Situation) -> Outlook {
     /// A jump this close to the end may be a peak that has not returned yet.
     const RECENT: f64 = 0.05;
     /// A level held for this part of the run is one.
     const HELD: f64 = 0.15;
     match 1.0 - at {
+        _ if situation.timed && at < STARTED => STEADY,
         held if held < RECENT => STEADY,
         held if held < HELD => WARM_UP_OR_LEAK,
         _ => WARM_UP,

@@ -9,6 +9,8 @@ use crate::Sample;
 const STEP_JITTER: u64 = 2;
 /// A restarted process begins below this part of the memory that it had.
 const RESTART_LEVEL: f64 = 0.8;
+/// Or it has lost most of its growth, if growth was more than this part of the memory.
+const RESTART_GROWTH: f64 = 0.03;
 /// An interval longer than this many usual ones is a clock that was set, or a machine that slept ...
 const JUMP_FACTOR: f64 = 100.0;
 /// ... if it is also longer than this, in seconds: a short pause is only a slow sample.
@@ -40,6 +42,9 @@ pub struct Timeline {
     last_step: Option<u64>,
     offset: f64,
     last_owned: f64,
+    first_owned: f64,
+    /// Whether memory fell away while no step was told.
+    between: bool,
     /// How often the run began again.
     pub restarts: u32,
     /// How often the step counter alone began again.
@@ -54,14 +59,24 @@ impl Timeline {
         let owned = sample.owned() as f64;
         let place = match (sample.step, self.last_step) {
             (None, None) => return Place::StartUp,
-            (None, Some(_)) if owned < RESTART_LEVEL * self.last_owned => return Place::Between,
+            (None, Some(_)) if owned < RESTART_LEVEL * self.last_owned => {
+                self.between = true;
+                return Place::Between;
+            }
             (None, Some(last)) => Place::Run(last as f64 + self.offset),
+            (Some(step), Some(_)) if self.between => self.restart(step),
             (Some(step), Some(last)) if step < last => self.fall_back(step, last, owned),
-            (Some(step), _) => {
+            (Some(step), last) => {
+                if last.is_none() {
+                    self.first_owned = owned;
+                }
                 self.last_step = Some(step);
                 Place::Run(step as f64 + self.offset)
             }
         };
+        if matches!(place, Place::NewRun(_)) {
+            self.first_owned = owned;
+        }
         self.last_owned = owned;
         if let (Place::Run(x) | Place::NewRun(x), Some(epoch)) = (place, sample.epoch) {
             self.epochs.see(x, epoch);
@@ -78,18 +93,27 @@ impl Timeline {
         if last - step <= STEP_JITTER {
             return Place::Run(last as f64 + self.offset);
         }
-        self.last_step = Some(step);
-        if owned < RESTART_LEVEL * self.last_owned {
-            self.restarts += 1;
-            self.offset = 0.0;
-            self.epochs = Epochs::default();
-            Place::NewRun(step as f64)
+        let grown = self.last_owned - self.first_owned;
+        let growth_is_gone =
+            grown > RESTART_GROWTH * self.last_owned && self.last_owned - owned > grown / 2.0;
+        if owned < RESTART_LEVEL * self.last_owned || growth_is_gone {
+            self.restart(step)
         } else {
             self.counter_resets += 1;
+            self.last_step = Some(step);
             // The counter starts from its own beginning again: count on from where it stood.
             self.offset += (last - step) as f64 + step.min(1) as f64;
             Place::Run(step as f64 + self.offset)
         }
+    }
+
+    fn restart(&mut self, step: u64) -> Place {
+        self.restarts += 1;
+        self.between = false;
+        self.offset = 0.0;
+        self.epochs = Epochs::default();
+        self.last_step = Some(step);
+        Place::NewRun(step as f64)
     }
 
     fn advance_clock(&mut self, t: f64) {

@@ -4,10 +4,16 @@
 //! that keep it honest on real curves: points whose residuals resemble their neighbours' count for fewer, and no
 //! explanation is blamed for misfits that are small against the curve's own range.
 
-use super::{curve::Curve, fit::Fit};
+use super::{
+    curve::Curve,
+    fit::{Fit, Shape},
+};
 
 /// Real curves are no formulas: misfits of this part of the range count as noise.
 const MISFIT: f64 = 0.006;
+
+/// Before anything was seen, a level is this many times as likely as any one shape of growth.
+const LEVEL_ODDS: f64 = 4.0;
 
 /// An explanation and how likely it is, given the others.
 #[derive(Debug, Clone)]
@@ -24,7 +30,8 @@ pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Vec<Weighed> {
     let trust: f64 = curve.weight.iter().sum();
     let points = curve.x.len() as f64;
     let criterion = |fit: &Fit, effective: f64| {
-        effective * (fit.squares / trust + floor).ln() + fit.shape.freedom() * effective.ln()
+        let prior = if fit.shape == Shape::Level { -2.0 * LEVEL_ODDS.ln() } else { 0.0 };
+        effective * (fit.squares / trust + floor).ln() + fit.shape.freedom() * effective.ln() + prior
     };
     // The best explanation tells how much neighbours resemble each other, which decides how many points there
     // effectively are, which decides what is best: twice around is enough.
@@ -59,8 +66,15 @@ fn effective_points(fit: &Fit, curve: &Curve, floor: f64) -> f64 {
     let squares: f64 = residuals.iter().map(|residual| residual * residual).sum();
     let products: f64 = residuals.windows(2).map(|pair| pair[0] * pair[1]).sum();
     let points = residuals.len() as f64;
-    let correlation = (products / (squares + floor * points).max(f64::MIN_POSITIVE)).clamp(0.0, 0.95);
+    let correlation = products / (squares + floor * points).max(f64::MIN_POSITIVE);
+    // Few points show less correlation than there is.
+    let correlation = (correlation + (1.0 + 4.0 * correlation) / points).clamp(0.0, 0.95);
     (points * (1.0 - correlation) / (1.0 + correlation)).max(points.min(MIN_EFFECTIVE))
+}
+
+/// Standard deviation of the points around a fit.
+pub fn scatter(fit: &Fit, curve: &Curve) -> f64 {
+    (fit.squares / curve.weight.iter().sum::<f64>()).sqrt()
 }
 
 /// However alike neighbours are, a curve with a shape is worth this many points.

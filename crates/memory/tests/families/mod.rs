@@ -6,7 +6,7 @@
 mod shapes;
 
 use garden_memory::{RunFacts, Sample, Verdict};
-pub use shapes::{Shape, all};
+pub use shapes::all;
 use std::f64::consts::PI;
 
 /// Verdicts that are right.

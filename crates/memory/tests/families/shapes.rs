@@ -233,7 +233,7 @@ fn fill(seed: u64) -> Made {
 /// Images of very different sizes.
 fn fill_uneven(seed: u64) -> Made {
     let mut setting = Setting::new(seed, (1.4, 3.0));
-    let (level, epoch, height) = (setting.level, setting.epoch, fill_height(&mut setting));
+    let (level, height) = (setting.level, fill_height(&mut setting));
     let mut random = Random::new(seed + 1);
     let images: Vec<f64> = (0..setting.dataset_size).map(|_| (0.8 * random.normal()).exp()).collect();
     let total: f64 = images.iter().sum();
@@ -245,7 +245,6 @@ fn fill_uneven(seed: u64) -> Made {
             Some(*sum / total)
         })
         .collect();
-    let _ = epoch;
     let samples = setting.run(|step, _| level + height * filled[(step as usize - 1).min(filled.len() - 1)]);
     let accepted = by_knowledge(&setting, &[F], &[F, W]);
     setting.made("fill, uneven", samples, accepted)
@@ -357,18 +356,23 @@ fn growing_gaps(seed: u64) -> Made {
     setting.made("stairs, growing gaps", samples, &[W, S, U])
 }
 
-/// Garbage whose room the allocator keeps: teeth that grow up to a ceiling.
+/// Garbage that is collected a few times, until the allocator keeps its room.
 fn growing_teeth(seed: u64) -> Made {
     let mut setting = Setting::new(seed, (1.5, 3.0));
     let (level, steps) = (setting.level, setting.steps as f64);
     let size = level * setting.random.between(0.1, 0.5);
-    let period = (steps / setting.random.between(8.0, 20.0)).max(4.0 * setting.stride as f64);
+    let period = (steps * setting.random.between(0.06, 0.12)).max(4.0 * setting.stride as f64);
+    let teeth = setting.random.pick(&[1.0, 2.0, 3.0]);
     let samples = setting.run(|step, _| {
-        let highest = level + size * (step / period).min(1.0);
-        highest.max(level + size * tooth(step, period))
-            - size * 0.3 * f64::from(step % (7.0 * period) < period / 3.0)
+        level
+            + size
+                * if step < teeth * period {
+                    tooth(step, period)
+                } else {
+                    ((step - teeth * period) / period).min(1.0)
+                }
     });
-    setting.made("growing teeth", samples, &[S, W])
+    setting.made("growing teeth", samples, &[S, W, F])
 }
 
 fn leak(seed: u64) -> Made {
@@ -515,8 +519,6 @@ fn restarted(made: &mut Made, back: f64) {
 
 fn restarted_fill(seed: u64) -> Made {
     let mut made = fill(seed);
-    // Growth must be plain enough for the fall to be one.
-    made.samples.iter_mut().for_each(|sample| sample.anon = sample.anon.saturating_mul(1));
     restarted(&mut made, 0.5);
     made.family = "fill, restarted";
     made.accepted = if made.facts.dataset_size.is_some() { &[F] } else { &[F, W] };

@@ -1,0 +1,117 @@
+//! What to do next, for each verdict and the place where growth sits.
+
+use super::{study::Study, words::size};
+use crate::{Assessment, ByteSize, Verdict};
+
+/// Sentences a person can act on, the most useful first.
+pub fn advice(study: &Study, assessment: &Assessment) -> Vec<String> {
+    match assessment.verdict {
+        Verdict::Steady => steady(assessment),
+        Verdict::WarmUp => warm_up(study, assessment),
+        Verdict::Fill => fill(study, assessment),
+        Verdict::Leak => leak(assessment),
+        Verdict::Undecided => undecided(study, assessment),
+    }
+}
+
+fn is(assessment: &Assessment, memory: &str) -> bool {
+    assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.memory == memory)
+}
+
+fn in_workers(assessment: &Assessment) -> bool {
+    assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.place == Some("workers"))
+}
+
+fn steady(assessment: &Assessment) -> Vec<String> {
+    if is(assessment, "file") {
+        return vec![
+            "Nothing to do: mapped files (Arrow, safetensors, memmap) show up as resident memory and are dropped under pressure.".into(),
+        ];
+    }
+    vec!["Nothing to do.".into()]
+}
+
+fn warm_up(study: &Study, assessment: &Assessment) -> Vec<String> {
+    let mut advice = fits(study, assessment);
+    advice.push(
+        "Pools, caches per input shape, optimizer state and allocator arenas grow like this and then stop; a restart brings it back."
+            .into(),
+    );
+    advice.push("To lower the ceiling: fewer distinct shapes (pad to buckets), MALLOC_ARENA_MAX=2, fewer loader workers.".into());
+    advice
+}
+
+fn fill(study: &Study, assessment: &Assessment) -> Vec<String> {
+    let mut advice = fits(study, assessment);
+    let cost = match (assessment.growth_per_sample, study.facts.dataset_size) {
+        (Some(sample), Some(rows)) => {
+            format!(": {} a row, {} for {rows} rows", size(sample), size(sample * rows as f64))
+        }
+        (Some(sample), None) => format!(": {} a row", size(sample)),
+        _ => String::new(),
+    };
+    advice.push(format!("Every row stays in memory once it was touched{cost}."));
+    if in_workers(assessment) {
+        advice.push(
+            "It sits in the workers: each keeps its own copy. Copy-on-write does this too: reference counts written to a list of objects that was forked."
+                .into(),
+        );
+    }
+    advice.push(
+        "Code that does this: images opened lazily and kept in a list (the first access decodes them in place), a dataset with a cache, items stored on self in __getitem__."
+            .into(),
+    );
+    advice.push("Decode into a copy per access (Image.open(...).convert('RGB') on a fresh file object), or keep bytes and paths only.".into());
+    advice
+}
+
+/// Whether the plateau fits the limit, where there is one.
+fn fits(study: &Study, assessment: &Assessment) -> Vec<String> {
+    let (Some(plateau), Some(limit)) = (assessment.plateau, study.facts.limit) else { return Vec::new() };
+    vec![if plateau.bytes > limit {
+        format!("It will not fit: {} against a limit of {}.", ByteSize(plateau.bytes), ByteSize(limit))
+    } else {
+        format!("It fits: {} of {}.", ByteSize(plateau.bytes), ByteSize(limit))
+    }]
+}
+
+fn leak(assessment: &Assessment) -> Vec<String> {
+    let mut advice = Vec::new();
+    let pattern = assessment.mechanism.as_ref().and_then(|mechanism| mechanism.pattern);
+    if pattern == Some("per-evaluation") {
+        advice.push("It grows in equal jumps: look at what each evaluation or save keeps (predictions, metrics, loaders that are not closed).".into());
+    }
+    if is(assessment, "shared") {
+        advice.push("It is shared memory: list /dev/shm, look for tensors passed between processes and never freed, and for SharedMemory without unlink().".into());
+    } else {
+        advice.push("Look for what is kept per step: total_loss += loss keeps every graph (use loss.item() or detach()), lists of outputs, hooks, log buffers.".into());
+    }
+    if is(assessment, "swap") {
+        advice.push("It is being swapped out already: the run will slow down long before it ends.".into());
+    }
+    if in_workers(assessment) {
+        advice.push("It sits in the workers: look at the dataset's __getitem__ and collate function; persistent_workers=False frees them each epoch.".into());
+    }
+    advice.push("Call gc.collect() every 100 steps: if growth stops, reference cycles are the cause.".into());
+    advice.push("Run with MALLOC_ARENA_MAX=2, and call malloc_trim(0) once: if memory falls, the allocator kept it and nothing leaked.".into());
+    if assessment.exhaustion.is_some() {
+        advice.push("Until then: checkpoint and restart before the limit (model-garden memory run --limit ... --on-limit restart).".into());
+    }
+    advice
+}
+
+fn undecided(study: &Study, assessment: &Assessment) -> Vec<String> {
+    let mut advice = Vec::new();
+    if study.epoch_steps.is_none() && study.outlook.filling > 0.0 {
+        advice.push("Tell the length of the epoch (--dataset-size N --samples-per-step K): a fill ends with the first epoch, a leak does not.".into());
+    }
+    match assessment.decidable_at_step {
+        Some(step) => advice.push(format!("Look again from step {step} on.")),
+        None => advice.push("Watch for longer.".into()),
+    }
+    let too_high = |bytes: u64| study.facts.limit.is_some_and(|limit| bytes > limit);
+    if assessment.endings.iter().any(|ending| ending.plateau.is_some_and(|plateau| too_high(plateau.bytes))) {
+        advice.push("Even the bounded ending does not fit the limit: act now.".into());
+    }
+    advice
+}

@@ -1,0 +1,232 @@
+//! Rates, plateaus and the moment at which the limit is reached.
+//!
+//! A study comes in; numbers in bytes, steps and seconds go out, each with the interval that the evidence allows.
+
+use super::{
+    curve::{Axis, median, quantile},
+    fit::{Fit, Shape},
+    outlook::EPOCH_MARGIN,
+    study::{LEAST_PLACES, Study},
+};
+use crate::{Ending, Exhaustion, Plateau, Verdict};
+
+/// Rows differ: a rate is not known better than this, however smooth the curve.
+const LEAST_UNCERTAINTY: f64 = 0.03;
+
+/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate.
+pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
+    let per_run = match verdict {
+        Verdict::Steady => return None,
+        Verdict::Leak => ending_rate(study.explanation(|outlook| outlook.leak)),
+        Verdict::Fill => {
+            let fit = study.explanation(|outlook| outlook.fill);
+            let knee = settled_place(fit, study);
+            (level_after(study, knee) - fit.at(study.situation.origin)) / (knee - study.situation.origin)
+        }
+        Verdict::WarmUp => {
+            let fit = study.explanation(|outlook| outlook.warm_up);
+            let settled = settled_place(fit, study);
+            (fit.at(settled) - fit.at(0.0)) / settled
+        }
+        Verdict::Undecided => ending_rate(study.explanation(|outlook| outlook.filling + outlook.warming)),
+    };
+    let rate = per_run / study.curve.length();
+    (rate.is_finite() && rate * study.curve.length() > study.material() / 2.0).then_some(rate)
+}
+
+/// The level at which memory stays, or will.
+pub fn plateau(study: &Study, verdict: Verdict) -> Option<Plateau> {
+    match verdict {
+        Verdict::Steady => {
+            let (low, high) = spread(study, 0.0);
+            Some(plateau_of(study.curve.level, low, high, None))
+        }
+        Verdict::Fill => {
+            let settled = settled_place(study.explanation(|outlook| outlook.fill), study);
+            let (low, high) = spread(study, settled);
+            Some(plateau_of(level_after(study, settled), low, high, step_at(study, settled)))
+        }
+        Verdict::WarmUp => {
+            let fit = study.explanation(|outlook| outlook.warm_up);
+            let settled = settled_place(fit, study);
+            let (low, high) = spread(study, settled);
+            let ceiling = ceiling(fit).unwrap_or_else(|| level_after(study, settled));
+            Some(plateau_of(ceiling, low.min(ceiling), high.max(ceiling), step_at(study, settled)))
+        }
+        Verdict::Leak | Verdict::Undecided => None,
+    }
+}
+
+/// When growth at the present rate reaches the limit.
+pub fn exhaustion(study: &Study, rate: f64) -> Option<Exhaustion> {
+    let limit = study.facts.limit? as f64;
+    let bins = study.series.complete_bins();
+    let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
+    let now = last.x.1;
+    let missing = (limit - last.low.max(study.curve.y[study.curve.y.len() - 1])).max(0.0);
+    let uncertainty = rate_uncertainty(study, rate);
+    let at = |rate: f64| now + missing / rate;
+    let (soonest, latest) = (at(rate + uncertainty), (rate > uncertainty).then(|| at(rate - uncertainty)));
+    Some(Exhaustion {
+        step: (study.axis == Axis::Steps).then(|| at(rate).ceil() as u64),
+        seconds: study.seconds_per_unit().map(|seconds| missing / rate * seconds),
+        low: Some(soonest),
+        high: latest,
+    })
+}
+
+/// The endings that remain for an undecided run, the likelier first.
+pub fn endings(study: &Study) -> Vec<Ending> {
+    let outlook = &study.outlook;
+    let candidates = [
+        (Verdict::Steady, outlook.steady),
+        (Verdict::WarmUp, outlook.warm_up + outlook.warming),
+        (Verdict::Fill, outlook.fill + outlook.filling),
+        (Verdict::Leak, outlook.leak),
+    ];
+    /// Endings less likely than this are not worth a line.
+    const WORTH_NAMING: f64 = 0.05;
+    let mut endings: Vec<Ending> = candidates
+        .into_iter()
+        .filter(|(_, probability)| *probability >= WORTH_NAMING)
+        .map(|(verdict, probability)| ending(study, verdict, probability))
+        .collect();
+    endings.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    endings
+}
+
+fn ending(study: &Study, verdict: Verdict, probability: f64) -> Ending {
+    let growing = rate(study, Verdict::Undecided);
+    let (plateau, exhaustion) = match verdict {
+        Verdict::Leak => (None, growing.and_then(|rate| exhaustion(study, rate))),
+        Verdict::Fill if study.outlook.filling > study.outlook.fill => {
+            let plateau = filled(study);
+            let too_high = |plateau: &Plateau| study.facts.limit.is_some_and(|limit| plateau.bytes > limit);
+            let exceeds = plateau.as_ref().is_some_and(too_high);
+            (plateau, growing.filter(|_| exceeds).and_then(|rate| exhaustion(study, rate)))
+        }
+        Verdict::WarmUp if study.outlook.warming > study.outlook.warm_up => (warmed_up(study), None),
+        bounded => (self::plateau(study, bounded), None),
+    };
+    Ending { verdict, probability, plateau, exhaustion }
+}
+
+/// Where a fill that is still going on will end.
+fn filled(study: &Study) -> Option<Plateau> {
+    let end = study.situation.epoch_end?;
+    let fit = study.explanation(|outlook| outlook.filling);
+    let now = fit.at(1.0);
+    let to_come = (ending_rate(fit) * (end - 1.0)).max(0.0);
+    let uncertainty = 2.0 * study.situation.scatter
+        + rate_uncertainty(study, ending_rate(fit) / study.curve.length())
+            * study.curve.length()
+            * (end - 1.0).max(0.0);
+    let bytes = now + to_come;
+    let step = study.epoch_steps.map(|steps| (study.origin + steps).round() as u64);
+    Some(plateau_of(bytes, (bytes - uncertainty).max(now), bytes + uncertainty, step))
+}
+
+/// Where a warm-up that is still going on will end.
+fn warmed_up(study: &Study) -> Option<Plateau> {
+    let fit = study.explanation(|outlook| outlook.warming);
+    let now = fit.at(1.0);
+    let ceiling = ceiling(fit).filter(|ceiling| *ceiling >= now)?;
+    // The ceiling of a curve that still rises is known to about half of what is still to come.
+    let uncertainty = 0.5 * (ceiling - now) + 2.0 * study.situation.scatter;
+    Some(plateau_of(ceiling, (ceiling - uncertainty).max(now), ceiling + uncertainty, None))
+}
+
+/// The step from which on an undecided run can be told.
+pub fn decidable_at_step(study: &Study) -> Option<u64> {
+    let (first, last) = study.curve.span;
+    let step = match study.epoch_steps {
+        _ if study.axis == Axis::Seconds => return None,
+        Some(steps) if study.outlook.filling > 0.0 || last < study.origin + steps => {
+            study.origin + steps * (1.0 + EPOCH_MARGIN)
+        }
+        // A line that may be the fill of a dataset of unknown size: no step will tell, the size will.
+        None if study.outlook.filling > study.outlook.warming => return None,
+        // A change of rate shows once it has lasted for half of what was seen.
+        _ => last + (last - first) / 2.0,
+    };
+    let places = study.series.distinct_x();
+    let gap = (last - first) / (places.max(2) - 1) as f64;
+    // The last of the places that are needed may follow at once on the one before it.
+    let enough = last + gap * LEAST_PLACES.saturating_sub(places + 1) as f64 + 1.0;
+    Some(step.max(enough).round() as u64)
+}
+
+/// Bytes per run at the end of the curve.
+fn ending_rate(fit: &Fit) -> f64 {
+    let [_, b, c] = fit.coefficients;
+    match &fit.shape {
+        Shape::SaturatingLine { .. } | Shape::TwoRates { .. } if c > 0.0 => c,
+        Shape::LateLine { .. } => b,
+        Shape::Stairs(_) | Shape::Jump { .. } => fit.rise(),
+        Shape::Hinge { .. } => b,
+        // The last tenth of the curve.
+        _ => (fit.at(1.0) - fit.at(0.9)) / 0.1,
+    }
+}
+
+/// The ceiling of a shape that has one.
+fn ceiling(fit: &Fit) -> Option<f64> {
+    let [a, b, _] = fit.coefficients;
+    match fit.shape {
+        Shape::Saturating { .. } | Shape::Hyperbola { .. } => Some(a + b),
+        _ => None,
+    }
+}
+
+/// Place from which on the curve has (nearly) reached its level.
+pub(super) fn settled_place(fit: &Fit, study: &Study) -> f64 {
+    match &fit.shape {
+        Shape::Hinge { knee, .. } | Shape::TwoRates { knee, .. } => match study.situation.epoch_end {
+            // Where the curve agrees with the end of the epoch, that is the knee.
+            Some(end) if study.outlook.fill >= study.outlook.warm_up && end < 1.0 => end,
+            _ => *knee,
+        },
+        Shape::Jump { at } => *at,
+        Shape::Stairs(stairs) => stairs.level_from(study.material()),
+        _ => {
+            /// Part of the growth after which it is called settled.
+            const SETTLED: f64 = 0.95;
+            let reached = |place: f64| fit.at(place) - fit.at(0.0) >= SETTLED * fit.rise();
+            (1..=100).map(|i| f64::from(i) / 100.0).find(|place| reached(*place)).unwrap_or(1.0)
+        }
+    }
+}
+
+/// Median of the kept memory from a place on.
+fn level_after(study: &Study, place: f64) -> f64 {
+    median(after(study, place))
+}
+
+/// Where nine tenths of the kept memory lie from a place on.
+fn spread(study: &Study, place: f64) -> (f64, f64) {
+    let mut values = after(study, place);
+    (quantile(&mut values, 0.05), quantile(&mut values, 0.95))
+}
+
+fn after(study: &Study, place: f64) -> Vec<f64> {
+    let curve = &study.curve;
+    // At least the last few points: a level is not known from one.
+    let start = curve.x.partition_point(|x| *x < place).min(curve.x.len().saturating_sub(3));
+    curve.y[start..].to_vec()
+}
+
+fn step_at(study: &Study, place: f64) -> Option<u64> {
+    (study.axis == Axis::Steps).then(|| study.curve.axis(place).max(0.0).round() as u64)
+}
+
+fn plateau_of(bytes: f64, low: f64, high: f64, step: Option<u64>) -> Plateau {
+    let whole = |bytes: f64| bytes.max(0.0).round() as u64;
+    Plateau { bytes: whole(bytes), low: whole(low.min(bytes)), high: whole(high.max(bytes)), step }
+}
+
+/// Two standard errors of a rate per unit of the axis, but never less than rows differ.
+fn rate_uncertainty(study: &Study, rate: f64) -> f64 {
+    let points = study.curve.x.len() as f64;
+    let standard_error = study.situation.scatter * (12.0 / points).sqrt() / study.curve.length();
+    (2.0 * standard_error).max(LEAST_UNCERTAINTY * rate.abs())
+}

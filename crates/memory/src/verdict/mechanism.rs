@@ -1,0 +1,107 @@
+//! Where growth sits: which kind of memory, parent or workers, in which pattern.
+//!
+//! A study comes in; what its split of the memory shows goes out. Kinds are compared by their growth from the
+//! first tenth of the run to the last.
+
+use super::{
+    curve::{Returning, median},
+    fit::Shape,
+    series::Kinds,
+    study::Study,
+};
+use crate::{Mechanism, Verdict};
+
+/// How much each kind grew over the run, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Growth {
+    /// Differences of the means at both ends.
+    pub kinds: Kinds,
+    /// Whether the source told kinds apart.
+    pub split: bool,
+    /// Whether the tree had more than its root, and the root was told apart.
+    pub tree: bool,
+}
+
+impl Growth {
+    /// Compares both ends of a run.
+    pub fn of(study: &Study) -> Self {
+        let bins = study.series.complete_bins();
+        let bins = &bins[..bins.len() - study.curve.dying];
+        let end = (bins.len() / 10).max(1);
+        let at = |bins: &[super::series::Bin], kind: fn(&Kinds) -> f64| {
+            median(bins.iter().map(|bin| kind(&bin.mean())).collect())
+        };
+        let grown = |kind: fn(&Kinds) -> f64| at(&bins[bins.len() - end..], kind) - at(&bins[..end], kind);
+        let kinds = Kinds {
+            owned: grown(|kinds| kinds.owned),
+            anon: grown(|kinds| kinds.anon),
+            file: grown(|kinds| kinds.file),
+            shmem: grown(|kinds| kinds.shmem),
+            swap: grown(|kinds| kinds.swap),
+            main_rss: grown(|kinds| kinds.main_rss),
+            rss: grown(|kinds| kinds.rss),
+            pss: grown(|kinds| kinds.pss),
+            procs: grown(|kinds| kinds.procs),
+        };
+        let any = |test: fn(&Kinds) -> bool| bins.iter().any(|bin| test(&bin.mean()));
+        let split = any(|kinds| kinds.anon + kinds.file + kinds.shmem + kinds.swap > 0.0);
+        let tree = any(|kinds| kinds.procs > 1.0 && kinds.main_rss < kinds.rss);
+        Self { kinds, split, tree }
+    }
+
+    /// File-backed growth that one would see in the resident memory.
+    pub fn file_growth(&self, study: &Study) -> Option<f64> {
+        Some(self.kinds.file).filter(|file| *file > study.material().max(0.05 * study.curve.level))
+    }
+}
+
+/// Where the growth of a run sits; `None` where nothing grows and nothing returns.
+pub fn mechanism(study: &Study, growth: &Growth, verdict: Verdict) -> Option<Mechanism> {
+    let pattern = pattern(study, verdict);
+    if verdict == Verdict::Steady {
+        let file = growth.file_growth(study).is_some();
+        let memory = if file { "file" } else { owned_kind(growth) };
+        return (file || pattern.is_some()).then_some(Mechanism { memory, place: None, pattern });
+    }
+    Some(Mechanism { memory: owned_kind(growth), place: place(growth), pattern })
+}
+
+fn owned_kind(growth: &Growth) -> &'static str {
+    let kinds = &growth.kinds;
+    if !growth.split {
+        "resident"
+    } else if kinds.shmem > kinds.anon && kinds.shmem >= kinds.swap {
+        "shared"
+    } else if kinds.swap > kinds.anon.max(0.0) {
+        "swap"
+    } else {
+        "anonymous"
+    }
+}
+
+fn place(growth: &Growth) -> Option<&'static str> {
+    if !growth.tree {
+        return None;
+    }
+    let workers = growth.kinds.rss - growth.kinds.main_rss;
+    Some(if workers > growth.kinds.main_rss { "workers" } else { "parent" })
+}
+
+fn pattern(study: &Study, verdict: Verdict) -> Option<&'static str> {
+    if let Some((kind, _)) = study.curve.returning {
+        return Some(match kind {
+            Returning::Spikes => "spikes",
+            Returning::Sawtooth => "sawtooth",
+        });
+    }
+    match (verdict, &study.weighed[0].fit.shape) {
+        (Verdict::Fill, _) => Some("per-sample"),
+        (Verdict::Leak, Shape::Stairs(_)) => Some("per-evaluation"),
+        (Verdict::WarmUp | Verdict::Undecided, Shape::Stairs(_) | Shape::Jump { .. }) => Some("stairs"),
+        (Verdict::Leak, Shape::LateLine { .. }) => Some("late"),
+        (Verdict::Leak, _) => Some("constant-rate"),
+        (Verdict::Undecided, Shape::Line | Shape::TwoRates { .. }) => Some("constant-rate"),
+        (Verdict::WarmUp, _) => Some("slowing-down"),
+        _ => None,
+    }
+}

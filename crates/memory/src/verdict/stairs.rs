@@ -1,0 +1,97 @@
+//! Memory that moves in jumps: buffers that double, something kept per evaluation.
+//!
+//! A curve comes in, the levels and the jumps between them go out: those that explain it best if each further jump
+//! must pay for itself. A curve that has no two jumps is no staircase.
+
+use super::curve::Curve;
+
+/// More jumps than this are a slope.
+const MAX_JUMPS: usize = 24;
+
+/// Levels, each from its place on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stairs {
+    levels: Vec<(f64, f64)>,
+}
+
+impl Stairs {
+    /// The staircase that explains the curve best, if there is one.
+    pub fn of(curve: &Curve) -> Option<Self> {
+        let sums = Sums::new(curve);
+        let n = curve.x.len();
+        // A jump must explain more than noise would by chance, and more than one that hardly shows.
+        let range = super::weigh::range(&curve.y);
+        let price = 12.0 * curve.noise.powi(2) * (n as f64).ln() + (0.02 * range).powi(2);
+        // best[end] is the least cost of the first `end` points, and where their last level starts.
+        let mut best = vec![(0.0, 0)];
+        for end in 1..=n {
+            let least = (0..end)
+                .map(|start| (best[start].0 + sums.squares(start, end) + price, start))
+                .min_by(|a: &(f64, usize), b| a.0.total_cmp(&b.0))?;
+            best.push(least);
+        }
+        let mut levels = Vec::new();
+        let mut end = n;
+        while end > 0 {
+            let start = best[end].1;
+            let place = if start == 0 { 0.0 } else { (curve.x[start - 1] + curve.x[start]) / 2.0 };
+            levels.push((place, sums.mean(start, end)));
+            end = start;
+        }
+        levels.reverse();
+        (3..=MAX_JUMPS + 1).contains(&levels.len()).then_some(Self { levels })
+    }
+
+    /// Bytes at a place.
+    pub fn at(&self, x: f64) -> f64 {
+        let after = self.levels.partition_point(|(from, _)| *from <= x);
+        self.levels[after.saturating_sub(1)].1
+    }
+
+    /// Place from which on no level differs from the last by more than `tolerance`.
+    pub fn level_from(&self, tolerance: f64) -> f64 {
+        let last = self.levels.last().map_or(0.0, |(_, level)| *level);
+        let other = self.levels.iter().rposition(|(_, level)| (level - last).abs() > tolerance);
+        self.levels.get(other.map_or(0, |at| at + 1)).map_or(0.0, |(place, _)| *place)
+    }
+
+    /// Place and height of each jump.
+    pub fn jumps(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.levels.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1))
+    }
+}
+
+/// Running sums, for the cost of any stretch in constant time.
+struct Sums {
+    weight: Vec<f64>,
+    value: Vec<f64>,
+    square: Vec<f64>,
+    level: f64,
+}
+
+impl Sums {
+    fn new(curve: &Curve) -> Self {
+        let running = |term: &dyn Fn(f64, f64) -> f64| {
+            let mut sums = vec![0.0];
+            for (&y, &weight) in curve.y.iter().zip(&curve.weight) {
+                sums.push(sums[sums.len() - 1] + term(y - curve.level, weight));
+            }
+            sums
+        };
+        Self {
+            weight: running(&|_, weight| weight),
+            value: running(&|y, weight| weight * y),
+            square: running(&|y, weight| weight * y * y),
+            level: curve.level,
+        }
+    }
+
+    fn mean(&self, start: usize, end: usize) -> f64 {
+        self.level + (self.value[end] - self.value[start]) / (self.weight[end] - self.weight[start])
+    }
+
+    fn squares(&self, start: usize, end: usize) -> f64 {
+        let (weight, value) = (self.weight[end] - self.weight[start], self.value[end] - self.value[start]);
+        (self.square[end] - self.square[start] - value * value / weight).max(0.0)
+    }
+}

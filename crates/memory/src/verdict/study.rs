@@ -1,0 +1,137 @@
+//! One run, studied: curve, explanations, outlook, verdict.
+//!
+//! In come the bins of a run and what is known of it; out comes everything that forecast and wording need. The
+//! verdict is the group of endings that the evidence leaves: bounded, endless, or both, which is undecided.
+
+use super::{
+    curve::{Axis, Curve},
+    fit::{self, Fit},
+    outlook::{self, Outlook, Situation},
+    series::Series,
+    weigh::{self, Weighed},
+};
+use crate::{RunFacts, Verdict};
+
+/// With fewer places than this on the axis nothing is decided: three points make a line, a hinge and a curve alike.
+pub(super) const LEAST_PLACES: u64 = 10;
+/// Probability from which on growth is called a leak ...
+const SURE_OF_LEAK: f64 = 0.8;
+/// ... and from which on it is said to be bounded.
+const SURE_OF_BOUND: f64 = 0.75;
+
+/// A run with its explanations.
+pub struct Study<'a> {
+    /// The run's bins.
+    pub series: &'a Series,
+    /// What places are counted in.
+    pub axis: Axis,
+    /// What was told of the run.
+    pub facts: &'a RunFacts,
+    /// The kept memory.
+    pub curve: Curve,
+    /// Axis value at which rows began to be seen.
+    pub origin: f64,
+    /// Steps in an epoch, told or read from the samples.
+    pub epoch_steps: Option<f64>,
+    /// The same, for the curve.
+    pub situation: Situation,
+    /// Explanations, the most likely first; never empty.
+    pub weighed: Vec<Weighed>,
+    /// What they mean together.
+    pub outlook: Outlook,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+impl<'a> Study<'a> {
+    /// Studies a run; `None` when there is no curve to speak of.
+    pub fn of(
+        series: &'a Series,
+        axis: Axis,
+        facts: &'a RunFacts,
+        seen_epoch_steps: Option<f64>,
+    ) -> Option<Self> {
+        let curve = Curve::new(series.complete_bins(), axis)?;
+        let epoch_steps = facts.epoch_steps().or(seen_epoch_steps).filter(|_| axis == Axis::Steps);
+        let origin = origin(&curve, series, axis);
+        let end_of = |epochs: f64| epoch_steps.map(|steps| curve.place(origin + epochs * steps));
+        let epoch_end = end_of(1.0);
+        let weighed = weigh::weigh(fit::explanations(&curve, epoch_end), &curve);
+        let situation = Situation {
+            epoch_end,
+            origin: curve.place(origin),
+            decidable: end_of(1.0 + outlook::EPOCH_MARGIN),
+            unknown_fill: unknown_fill(curve.length(), axis),
+            spacing: 1.0 / (curve.x.len() - 1) as f64,
+            scatter: weigh::scatter(&weighed[0].fit, &curve),
+            timed: axis == Axis::Seconds,
+        };
+        let mut outlook = Outlook::default();
+        for explanation in &weighed {
+            outlook.add(&outlook::outlook(&explanation.fit, &curve, &situation), explanation.probability);
+        }
+        let verdict = if series.distinct_x() < LEAST_PLACES { Verdict::Undecided } else { decide(&outlook) };
+        Some(Self { series, axis, facts, curve, origin, epoch_steps, situation, weighed, outlook, verdict })
+    }
+
+    /// The most likely explanation that means `part` of the outlook; the most likely of all if none does.
+    pub fn explanation(&self, part: impl Fn(&Outlook) -> f64) -> &Fit {
+        let meant = |fit: &Fit| part(&outlook::outlook(fit, &self.curve, &self.situation)) >= 0.4;
+        let found = self.weighed.iter().find(|explanation| meant(&explanation.fit));
+        &found.unwrap_or(&self.weighed[0]).fit
+    }
+
+    /// Seconds per unit of the axis, where the clock tells.
+    pub fn seconds_per_unit(&self) -> Option<f64> {
+        let bins = self.series.bins();
+        let (first, last) = (bins.first()?, bins.last()?);
+        let (seconds, units) = (last.seconds.1 - first.seconds.0, last.x.1 - first.x.0);
+        (seconds > 0.0 && units > 0.0).then(|| seconds / units)
+    }
+
+    /// Growth that would matter.
+    pub fn material(&self) -> f64 {
+        outlook::material(&self.curve)
+    }
+}
+
+/// Where rows began to be seen: at step 0, unless the first step is so high that the run was resumed.
+fn origin(curve: &Curve, series: &Series, axis: Axis) -> f64 {
+    if axis == Axis::Seconds {
+        return curve.span.0;
+    }
+    let first = series.bins().first().map_or(0.0, |bin| bin.x.0);
+    let gap = curve.length() / (series.distinct_x().max(2) - 1) as f64;
+    /// Logs begin with their first interval or, at a coarse one, a little later.
+    const FIRST_GAPS: f64 = 3.0;
+    if first <= FIRST_GAPS * gap { 0.0 } else { first - gap }
+}
+
+/// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown size.
+///
+/// Epochs are as likely to have 20 steps as 200, 2,000 or 20,000; a fill and a leak are equally common in training.
+/// Without steps it need not be training at all, and a fill is rare; an epoch then lasts from a minute to a day.
+fn unknown_fill(length: f64, axis: Axis) -> f64 {
+    let (shortest, longest, fills): (f64, f64, f64) = match axis {
+        Axis::Steps => (20.0, 20_000.0, 0.5),
+        Axis::Seconds => (60.0, 86_400.0, 0.15),
+    };
+    let ended = ((length / shortest).ln() / (longest / shortest).ln()).clamp(0.0, 1.0);
+    let filling = fills * (1.0 - ended);
+    filling / (filling + 1.0 - fills)
+}
+
+fn decide(outlook: &Outlook) -> Verdict {
+    if outlook.leak >= SURE_OF_LEAK {
+        return Verdict::Leak;
+    }
+    if outlook.bounded() < SURE_OF_BOUND {
+        return Verdict::Undecided;
+    }
+    let endings = [
+        (outlook.steady, Verdict::Steady),
+        (outlook.warm_up, Verdict::WarmUp),
+        (outlook.fill, Verdict::Fill),
+    ];
+    endings.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map_or(Verdict::Undecided, |(_, verdict)| verdict)
+}

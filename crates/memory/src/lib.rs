@@ -6,6 +6,7 @@
 pub mod assessment;
 pub mod probe;
 pub mod sample;
+pub mod steps;
 pub mod trace;
 pub mod units;
 pub mod verdict;

@@ -1,0 +1,177 @@
+//! Where a run stands: its step and epoch, as far as anybody tells.
+//!
+//! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a progress bar);
+//! out come the step and epoch of this moment and what was learned of the run. A better source silences the lesser
+//! ones, and no report, however wrong, does more harm than a wrong number.
+
+mod bars;
+mod output;
+mod socket;
+
+pub use output::{BadPattern, OutputParser};
+pub use socket::{Notice, SOCKET_VARIABLE, StepSocket};
+
+use crate::RunFacts;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Who said it, least trusted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// A progress bar, which may be that of something else.
+    Bar,
+    /// A log line such as `Step 10: ...` or a trainer's dictionary.
+    Log,
+    /// The pattern that the user gave.
+    Pattern,
+    /// A message on the socket.
+    Socket,
+}
+
+/// One report of progress; what it does not say is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Progress {
+    /// Optimizer step.
+    pub step: Option<u64>,
+    /// Epoch, fractional where the source says so.
+    pub epoch: Option<f64>,
+    /// Rows in the dataset.
+    pub dataset_size: Option<u64>,
+    /// Rows used by one optimizer step.
+    pub samples_per_step: Option<u64>,
+    /// Steps in an epoch.
+    pub steps_per_epoch: Option<f64>,
+}
+
+/// A value and the best source that gave it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Told<T> {
+    value: T,
+    by: Source,
+}
+
+fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: Source) {
+    if let Some(value) = value
+        && slot.as_ref().is_none_or(|told| told.by <= by)
+    {
+        *slot = Some(Told { value, by });
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    step: Option<Told<u64>>,
+    epoch: Option<Told<f64>>,
+    dataset_size: Option<Told<u64>>,
+    samples_per_step: Option<Told<u64>>,
+    steps_per_epoch: Option<Told<f64>>,
+}
+
+/// The step counter that the sources write to and the recorder reads; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct StepBoard(Arc<Mutex<State>>);
+
+impl StepBoard {
+    /// Takes in what a source says.
+    pub fn report(&self, by: Source, progress: Progress) {
+        let mut state = self.state();
+        tell(&mut state.step, progress.step, by);
+        tell(&mut state.epoch, progress.epoch.filter(|epoch| epoch.is_finite() && *epoch >= 0.0), by);
+        tell(&mut state.dataset_size, progress.dataset_size.filter(|rows| *rows > 0), by);
+        tell(&mut state.samples_per_step, progress.samples_per_step.filter(|rows| *rows > 0), by);
+        tell(
+            &mut state.steps_per_epoch,
+            progress.steps_per_epoch.filter(|steps| steps.is_finite() && *steps > 0.0),
+            by,
+        );
+    }
+
+    /// Step and epoch of this moment; the epoch is worked out from `facts` where nobody says it.
+    pub fn now(&self, facts: &RunFacts) -> (Option<u64>, Option<f64>) {
+        let state = self.state();
+        let step = state.step.map(|told| told.value);
+        let derived = || Some(step? as f64 / facts.epoch_steps()?);
+        (step, state.epoch.map(|told| told.value).or_else(derived))
+    }
+
+    /// `given` completed with what the sources said of the run; what the user gave stands.
+    pub fn facts(&self, given: &RunFacts) -> RunFacts {
+        let state = self.state();
+        RunFacts {
+            dataset_size: given.dataset_size.or(state.dataset_size.map(|told| told.value)),
+            samples_per_step: given.samples_per_step.or(state.samples_per_step.map(|told| told.value)),
+            steps_per_epoch: given.steps_per_epoch.or(state.steps_per_epoch.map(|told| told.value)),
+            limit: given.limit,
+        }
+    }
+
+    /// Forgets the position, for a command that starts again.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        state.step = None;
+        state.epoch = None;
+    }
+
+    /// Numbers are whole whenever the lock is free, so a panic elsewhere spoils nothing.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(step: u64) -> Progress {
+        Progress { step: Some(step), ..Progress::default() }
+    }
+
+    #[test]
+    fn a_better_source_silences_the_lesser() {
+        let board = StepBoard::default();
+        let facts = RunFacts::default();
+        board.report(Source::Bar, step(500));
+        assert_eq!(board.now(&facts).0, Some(500));
+        board.report(Source::Socket, step(7));
+        board.report(Source::Bar, step(501));
+        assert_eq!(board.now(&facts).0, Some(7));
+        board.restart();
+        assert_eq!(board.now(&facts), (None, None));
+    }
+
+    #[test]
+    fn the_epoch_follows_from_the_step_where_nobody_says_it() {
+        let board = StepBoard::default();
+        board.report(Source::Log, step(20));
+        let facts = RunFacts { dataset_size: Some(80), samples_per_step: Some(2), ..RunFacts::default() };
+        assert_eq!(board.now(&facts), (Some(20), Some(0.5)));
+        board.report(Source::Log, Progress { epoch: Some(0.75), ..Progress::default() });
+        assert_eq!(board.now(&facts), (Some(20), Some(0.75)));
+    }
+
+    #[test]
+    fn nonsense_is_not_taken_in() {
+        let board = StepBoard::default();
+        let nonsense = Progress {
+            epoch: Some(f64::NAN),
+            dataset_size: Some(0),
+            samples_per_step: Some(0),
+            steps_per_epoch: Some(-1.0),
+            ..Progress::default()
+        };
+        board.report(Source::Socket, nonsense);
+        assert_eq!(board.facts(&RunFacts::default()), RunFacts::default());
+        assert_eq!(board.now(&RunFacts::default()), (None, None));
+    }
+
+    #[test]
+    fn what_the_user_gave_stands() {
+        let board = StepBoard::default();
+        board.report(
+            Source::Socket,
+            Progress { dataset_size: Some(9), samples_per_step: Some(3), ..Progress::default() },
+        );
+        let given = RunFacts { dataset_size: Some(663), ..RunFacts::default() };
+        let facts = board.facts(&given);
+        assert_eq!((facts.dataset_size, facts.samples_per_step), (Some(663), Some(3)));
+    }
+}

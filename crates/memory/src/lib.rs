@@ -5,11 +5,14 @@
 
 pub mod assessment;
 pub mod probe;
+pub mod record;
 pub mod sample;
 pub mod steps;
+pub mod supervise;
 pub mod trace;
 pub mod units;
 pub mod verdict;
+pub mod watch;
 
 pub use assessment::{Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
 pub use sample::{RunFacts, Sample};

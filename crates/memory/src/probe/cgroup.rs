@@ -95,6 +95,15 @@ impl Cgroup {
     }
 }
 
+/// The directory of our own group in the unified hierarchy, whether or not it controls memory.
+pub(crate) fn own_unified_group() -> Option<PathBuf> {
+    let own = Process::myself().ok()?;
+    let (groups, mounts) = (own.cgroups().ok()?, own.mountinfo().ok()?);
+    let group = groups.0.iter().find(|group| controls_memory(group, Version::V2))?;
+    let mount = mounts.0.iter().find(|mount| carries_memory(mount, Version::V2))?;
+    Some(directory_of(mount, &group.pathname))
+}
+
 fn controls_memory(group: &ProcessCGroup, version: Version) -> bool {
     match version {
         Version::V1 => group.controllers.iter().any(|controller| controller == "memory"),

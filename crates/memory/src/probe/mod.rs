@@ -30,6 +30,9 @@ use tree::{Member, Tree};
 
 use tree::all_pids;
 
+pub(crate) use cgroup::own_unified_group;
+pub(crate) use tree::living_stats;
+
 /// A command line is shown, not run: more than this says nothing more.
 const COMMAND_LENGTH: usize = 200;
 
@@ -207,7 +210,11 @@ impl Probe {
             row.gpu = gpu.as_ref().and_then(|by_process| by_process.get(&row.pid).copied());
             row
         });
-        let rows = parents_first(rows.collect());
+        let mut rows = parents_first(rows.collect());
+        if let [only] = rows.as_mut_slice() {
+            // It shares with nobody of the tree.
+            only.share = only.memory;
+        }
         Ok(Some(self.sum_up(rows, fresh)))
     }
 
@@ -296,13 +303,17 @@ fn command_of(member: &Member) -> String {
 
 /// The tree's memory, each page once.
 ///
-/// With shares that is their sum. Without them (another user's processes, an old kernel) copies on write of forked
-/// workers cannot be told from their own pages, so anonymous memory is an upper bound; shared memory is that of the
-/// process that maps the most, since the processes of one job map the same segments.
+/// With shares that is their sum, but never less than the largest process has by its own counters: a share is also
+/// divided with strangers that map the same pages (libraries, a parent outside the tree), and falls behind when a
+/// worker ends. Without shares (another user's processes, an old kernel) copies on write of forked workers cannot be
+/// told from their own pages, so anonymous memory is an upper bound; shared memory is that of the process that maps
+/// the most, since the processes of one job map the same segments.
 fn tree_total(processes: &[ProcessRow]) -> Kinds {
     let mut total = Kinds::default();
+    let mut largest = Kinds::default();
     let mut unshared_shmem = 0;
     for row in processes {
+        largest = largest.each_max(&row.memory);
         if row.pss.is_some() {
             total.add(&row.share);
         } else {
@@ -311,7 +322,7 @@ fn tree_total(processes: &[ProcessRow]) -> Kinds {
         }
     }
     total.shmem += unshared_shmem;
-    total
+    total.each_max(&largest)
 }
 
 /// Orders rows as a tree is printed and fills in their depth.

@@ -47,6 +47,16 @@ impl Kinds {
         }
     }
 
+    /// The larger of each kind.
+    pub(super) fn each_max(&self, other: &Kinds) -> Kinds {
+        Kinds {
+            anon: self.anon.max(other.anon),
+            file: self.file.max(other.file),
+            shmem: self.shmem.max(other.shmem),
+            swap: self.swap.max(other.swap),
+        }
+    }
+
     pub(super) fn add(&mut self, other: &Kinds) {
         self.anon += other.anon;
         self.file += other.file;

@@ -174,6 +174,12 @@ fn without_shares_shared_memory_is_that_of_the_largest_mapper() {
     };
     let total = tree_total(&[row(10, 100, None), row(10, 60, None), row(20, 8, Some(14))]);
     assert_eq!(total, Kinds { anon: 30, shmem: 104, ..Kinds::default() });
+    let total = tree_total(&[row(50, 8, Some(29))]);
+    assert_eq!(
+        total,
+        Kinds { anon: 50, shmem: 8, ..Kinds::default() },
+        "what strangers map as well is still ours"
+    );
 }
 
 fn kill_all(snapshot: &Snapshot) {

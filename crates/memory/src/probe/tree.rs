@@ -150,6 +150,12 @@ pub(super) fn read_member(pid: i32) -> Result<Member, ProcError> {
     Ok(Member { process, stat })
 }
 
+/// The state of every living process of the machine.
+pub(crate) fn living_stats() -> Vec<Stat> {
+    let pids = all_pids().unwrap_or_default();
+    pids.into_iter().filter_map(|pid| Some(read_member(pid).ok()?.stat)).filter(is_alive).collect()
+}
+
 /// Every PID of the machine that we may see.
 pub(super) fn all_pids() -> io::Result<HashSet<i32>> {
     let names = fs::read_dir("/proc")?;

@@ -5,9 +5,11 @@
 //! ones, and no report, however wrong, does more harm than a wrong number.
 
 mod bars;
+mod log;
 mod output;
 mod socket;
 
+pub use log::{LogError, LogFollower};
 pub use output::{BadPattern, OutputParser};
 pub use socket::{Notice, SOCKET_VARIABLE, StepSocket};
 

@@ -70,6 +70,11 @@ impl Analyst {
         &self.facts
     }
 
+    /// Replaces what is known of the run, for a live watch learns of the dataset from the run itself.
+    pub fn learn(&mut self, facts: RunFacts) {
+        self.facts = facts;
+    }
+
     /// Takes one sample in.
     pub fn push(&mut self, sample: &Sample) {
         let place = self.timeline.place(sample);

@@ -1,14 +1,35 @@
 //! `model-garden memory ...`: one module per command.
 
+mod live;
+mod options;
+mod run;
+mod watch;
+
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
 /// The `memory` commands.
 #[derive(Subcommand)]
-pub enum Command {}
+pub enum Command {
+    /// Watch a process that runs, and everything below it.
+    Watch(Box<watch::Args>),
+    /// Start a command under watch, and stop it before it reaches a limit.
+    Run(Box<run::Args>),
+    /// The process that keeps a command's tree together.
+    #[command(name = "__guard", hide = true)]
+    Guard(run::GuardArgs),
+    /// The process that becomes the command.
+    #[command(name = "__launch", hide = true)]
+    Launch(run::LaunchArgs),
+}
 
 /// Runs one of them.
 pub fn run(command: Command) -> Result<ExitCode> {
-    match command {}
+    match command {
+        Command::Watch(args) => watch::run(*args),
+        Command::Run(args) => run::run(*args),
+        Command::Guard(args) => run::guard(args),
+        Command::Launch(args) => run::launch(&args),
+    }
 }

@@ -1,0 +1,98 @@
+//! Readings as lines of text, or of JSON.
+
+use super::Place;
+use garden_memory::{ByteSize, record::Reading, supervise::Event};
+use serde_json::json;
+use std::io::{self, Write};
+
+/// A line per reading for `watch`; for `run` only what matters, since the terminal is the command's.
+pub struct TextLines {
+    writer: Box<dyn Write>,
+    place: Place,
+    header_written: bool,
+}
+
+impl TextLines {
+    pub fn new(place: Place) -> Self {
+        Self { writer: place.writer(), place, header_written: false }
+    }
+
+    pub fn note(&mut self, note: &str) -> io::Result<()> {
+        writeln!(self.writer, "model-garden: {note}")
+    }
+
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        if event.matters() { self.note(&event.to_string()) } else { Ok(()) }
+    }
+
+    pub fn reading(&mut self, reading: &Reading) -> io::Result<()> {
+        if self.place == Place::Run {
+            return Ok(());
+        }
+        if !self.header_written {
+            self.header_written = true;
+            writeln!(
+                self.writer,
+                "{:>9} {:>7} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5}  verdict",
+                "time", "step", "epoch", "memory", "anonymous", "shared", "swap", "file", "procs"
+            )?;
+        }
+        let sample = &reading.snapshot.sample;
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        writeln!(
+            self.writer,
+            "{:>8.1}s {:>7} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>5}  {}",
+            sample.t,
+            or_dash(sample.step.map(|step| step.to_string())),
+            or_dash(sample.epoch.map(|epoch| format!("{epoch:.2}"))),
+            ByteSize(sample.owned()),
+            ByteSize(sample.anon),
+            ByteSize(sample.shmem),
+            ByteSize(sample.swap),
+            ByteSize(sample.file),
+            sample.procs.unwrap_or(0),
+            super::summary::headline(&reading.assessment),
+        )
+    }
+}
+
+/// A JSON object a line: `{"sample": .., "processes": .., "assessment": ..}` or `{"event": ..}`.
+pub struct JsonLines {
+    writer: Box<dyn Write>,
+}
+
+impl JsonLines {
+    pub fn new(place: Place) -> Self {
+        Self { writer: place.writer() }
+    }
+
+    pub fn note(&mut self, note: &str) -> io::Result<()> {
+        writeln!(self.writer, "{}", json!({ "event": "note", "note": note }))
+    }
+
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        writeln!(self.writer, "{}", json!(event))
+    }
+
+    pub fn reading(&mut self, reading: &Reading) -> io::Result<()> {
+        writeln!(self.writer, "{}", json!(reading))
+    }
+}
+
+/// The last line: how it ended, and the last reading's assessment.
+pub fn write_json_summary(
+    writer: &mut dyn Write,
+    how: Option<&str>,
+    last: Option<&Reading>,
+) -> io::Result<()> {
+    let summary = json!({
+        "event": "summary",
+        "end": how,
+        "seconds": last.map(|reading| reading.snapshot.sample.t),
+        "owned": last.map(|reading| reading.snapshot.sample.owned()),
+        "peak": last.map(|reading| reading.snapshot.peak),
+        "limit": last.and_then(|reading| reading.facts.limit),
+        "assessment": last.map(|reading| &reading.assessment),
+    });
+    writeln!(writer, "{summary}")
+}

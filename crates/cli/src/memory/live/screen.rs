@@ -1,0 +1,191 @@
+//! The live screen: the curve with its phases, the verdict of this moment, the tree with a row per process.
+//!
+//! In come readings and notes; out goes a frame per reading, key or resize. The terminal is given back as it was,
+//! also when the program panics; everything kept is bounded.
+
+use super::{
+    Place,
+    history::{History, Point},
+    panels,
+    tail::OutputTail,
+};
+use garden_memory::{record::Reading, watch::Wake};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyCode, KeyModifiers},
+    layout::{Constraint, Layout},
+};
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// How often the key reader looks whether the screen was closed.
+const KEY_LOOK: Duration = Duration::from_millis(100);
+/// Notes kept; the newest shows.
+const MOST_NOTES: usize = 20;
+/// Lines of the command's output that are shown.
+const OUTPUT_LINES: u16 = 6;
+/// Lines of the command's output that are left on the terminal when the screen closes, so that an error is seen.
+const LEFT_LINES: usize = 40;
+
+/// The screen and what it remembers.
+pub struct Screen {
+    terminal: DefaultTerminal,
+    place: Place,
+    history: History,
+    last: Option<Reading>,
+    notes: Vec<String>,
+    output: Arc<Mutex<OutputTail>>,
+    closed: Arc<AtomicBool>,
+    keys: Option<JoinHandle<()>>,
+}
+
+impl Screen {
+    /// Takes the terminal over.
+    pub fn open(place: Place, wakes: Sender<Wake>) -> io::Result<Self> {
+        let terminal = ratatui::try_init()?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let keys = thread::spawn({
+            let closed = Arc::clone(&closed);
+            move || read_keys(&closed, &wakes)
+        });
+        Ok(Self {
+            terminal,
+            place,
+            history: History::default(),
+            last: None,
+            notes: Vec::new(),
+            output: Arc::default(),
+            closed,
+            keys: Some(keys),
+        })
+    }
+
+    /// What a command prints goes here.
+    pub fn output(&self) -> Arc<Mutex<OutputTail>> {
+        Arc::clone(&self.output)
+    }
+
+    /// Shows a sentence until the next one.
+    pub fn note(&mut self, note: &str) {
+        self.notes.push(note.to_owned());
+        if self.notes.len() > MOST_NOTES {
+            self.notes.remove(0);
+        }
+    }
+
+    /// Takes a reading in and draws.
+    pub fn reading(&mut self, reading: &Reading) -> io::Result<()> {
+        let sample = &reading.snapshot.sample;
+        let point = Point { t: sample.t, owned: sample.owned() as f64, file: sample.file as f64 };
+        self.history.push(point, sample.step, sample.epoch);
+        self.last = Some(reading.clone());
+        self.redraw()
+    }
+
+    /// Draws what is known.
+    pub fn redraw(&mut self) -> io::Result<()> {
+        let Self { terminal, history, last, notes, output, place, .. } = self;
+        let Some(reading) = last else { return Ok(()) };
+        terminal.draw(|frame| {
+            let output_height = if *place == Place::Run { OUTPUT_LINES + 2 } else { 0 };
+            let rows = u16::try_from(reading.snapshot.processes.len()).unwrap_or(u16::MAX).saturating_add(3);
+            let tree_height = rows.clamp(4, (frame.area().height / 3).max(4));
+            let [title, upper, tree, printed, footer] = Layout::vertical([
+                Constraint::Length(1),
+                Constraint::Min(8),
+                Constraint::Length(tree_height),
+                Constraint::Length(output_height),
+                Constraint::Length(2),
+            ])
+            .areas(frame.area());
+            let [chart, verdict] =
+                Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(upper);
+            panels::title(frame, title, reading);
+            panels::chart(frame, chart, history, reading);
+            panels::verdict(frame, verdict, reading);
+            panels::tree(frame, tree, reading);
+            if output_height > 0 {
+                let lines =
+                    output.lock().unwrap_or_else(PoisonError::into_inner).last(usize::from(OUTPUT_LINES));
+                panels::output(frame, printed, lines);
+            }
+            panels::footer(frame, footer, reading, notes.last().map(String::as_str));
+        })?;
+        Ok(())
+    }
+
+    /// Gives the terminal back and leaves on it what a person would miss.
+    pub fn close(mut self, writer: &mut dyn Write) {
+        self.give_back();
+        let lines = self.output.lock().unwrap_or_else(PoisonError::into_inner).last(LEFT_LINES);
+        for line in lines.iter().chain(&self.notes) {
+            let _ = writeln!(writer, "{line}");
+        }
+    }
+
+    fn give_back(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if let Some(keys) = self.keys.take() {
+            let _ = keys.join();
+            ratatui::restore();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+fn read_keys(closed: &AtomicBool, wakes: &Sender<Wake>) {
+    while !closed.load(Ordering::Relaxed) {
+        let wake = match event::poll(KEY_LOOK) {
+            Ok(true) => match event::read() {
+                Ok(Event::Key(key)) => {
+                    let interrupts =
+                        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                    let quits = matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
+                    if interrupts || quits { Wake::Quit } else { Wake::Redraw }
+                }
+                Ok(Event::Resize(..)) => Wake::Redraw,
+                Ok(_) => continue,
+                Err(_) => return,
+            },
+            Ok(false) => continue,
+            Err(_) => return,
+        };
+        if wakes.send(wake).is_err() {
+            return;
+        }
+    }
+}
+
+/// `1:02:03`, `2:03` or `3 s`: the clock time of a number of seconds.
+pub fn clock(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, _) if seconds < 10.0 => format!("{:.1} s", seconds.max(0.0)),
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
+        (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clock;
+
+    #[test]
+    fn clocks_read_well() {
+        assert_eq!([0.5, 12.0, 75.0, 3723.0, -1.0].map(clock), ["0.5 s", "12 s", "1:15", "1:02:03", "0.0 s"]);
+    }
+}

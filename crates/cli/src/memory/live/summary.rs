@@ -1,0 +1,98 @@
+//! The last word of a watch, and the verdict in one line.
+
+use garden_memory::{Assessment, ByteSize, Verdict, record::Reading};
+use std::io::{self, Write};
+
+/// The verdict and how sure it is.
+pub fn headline(assessment: &Assessment) -> String {
+    let word = verdict_word(assessment.verdict);
+    match assessment.verdict {
+        Verdict::Undecided => match assessment.decidable_at_step {
+            Some(step) => format!("{word} until step {step}"),
+            None => word.to_owned(),
+        },
+        _ => format!("{word} ({:.0} % sure)", 100.0 * assessment.confidence),
+    }
+}
+
+/// The verdict as it is written.
+pub fn verdict_word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Steady => "steady",
+        Verdict::WarmUp => "warm-up",
+        Verdict::Fill => "fill",
+        Verdict::Leak => "leak",
+        Verdict::Undecided => "undecided",
+    }
+}
+
+/// What lies ahead, a sentence each: rates, plateau, exhaustion, endings.
+pub fn forecast(assessment: &Assessment) -> Vec<String> {
+    let mut lines = Vec::new();
+    let size = |bytes: f64| ByteSize(bytes.abs() as u64);
+    let rates = [
+        (assessment.growth_per_step, "step"),
+        (assessment.growth_per_sample, "sample"),
+        (assessment.growth_per_minute, "minute"),
+    ];
+    let rates: Vec<String> = rates
+        .into_iter()
+        .filter_map(|(rate, unit)| rate.map(|rate| format!("{} per {unit}", size(rate))))
+        .collect();
+    if !rates.is_empty() {
+        lines.push(format!("grows by {}", rates.join(", ")));
+    }
+    let ending = |plateau: Option<garden_memory::Plateau>, exhaustion: Option<garden_memory::Exhaustion>| {
+        let level = plateau.map(|plateau| {
+            let step = plateau.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+            format!("levels off at {}{step}", ByteSize(plateau.bytes))
+        });
+        let end = exhaustion.and_then(|exhaustion| match (exhaustion.step, exhaustion.seconds) {
+            (Some(step), _) => Some(format!("reaches the limit at step {step}")),
+            (None, Some(seconds)) => Some(format!("reaches the limit in {}", super::screen::clock(seconds))),
+            (None, None) => None,
+        });
+        [level, end].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
+    let own = ending(assessment.plateau, assessment.exhaustion);
+    if !own.is_empty() {
+        lines.push(own);
+    }
+    for possible in &assessment.endings {
+        let what = ending(possible.plateau, possible.exhaustion);
+        if !what.is_empty() {
+            lines.push(format!("if it is a {}: {what}", verdict_word(possible.verdict)));
+        }
+    }
+    lines
+}
+
+/// Writes the summary.
+pub fn write(writer: &mut dyn Write, how: Option<&str>, last: Option<&Reading>) -> io::Result<()> {
+    let how = how.unwrap_or("ended by an error");
+    let Some(Reading { snapshot, assessment, facts }) = last else {
+        return writeln!(writer, "model-garden: {how}; nothing was seen of its memory");
+    };
+    let sample = &snapshot.sample;
+    writeln!(writer, "model-garden: {how} after {}", super::screen::clock(sample.t))?;
+    write!(
+        writer,
+        "  memory   {} at the end, {} at the most",
+        ByteSize(sample.owned()),
+        ByteSize(snapshot.peak)
+    )?;
+    match facts.limit {
+        Some(limit) => writeln!(writer, "; limit {}", ByteSize(limit))?,
+        None => writeln!(writer)?,
+    }
+    writeln!(writer, "  verdict  {}", headline(assessment))?;
+    for line in forecast(assessment) {
+        writeln!(writer, "           {line}")?;
+    }
+    for (title, sentences) in [("because", &assessment.evidence), ("do", &assessment.advice)] {
+        for (index, sentence) in sentences.iter().enumerate() {
+            writeln!(writer, "  {:<8} {sentence}", if index == 0 { title } else { "" })?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Flags that `watch` and `run` share, and how their values are written.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use garden_memory::{ByteSize, RunFacts, TraceHeader, TraceWriter};
+use std::{
+    io::{IsTerminal, stdout},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// What is shown while watching.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A live screen.
+    Tui,
+    /// A line per interval and a summary.
+    Text,
+    /// A JSON object per interval and one for the summary.
+    Json,
+}
+
+impl Format {
+    /// The screen where there is a terminal, lines elsewhere.
+    pub fn for_terminal() -> Self {
+        if stdout().is_terminal() { Self::Tui } else { Self::Text }
+    }
+}
+
+/// How to look, and what is known of the run.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Time between two readings.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    pub interval: Duration,
+    /// Take readings for this long, for instance 90s, 30m or 12h.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Write the readings to this file as they come; `memory analyze` and `memory report` read it.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Rows in the dataset.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub dataset_size: Option<u64>,
+    /// Rows used by one optimizer step: batch size x accumulation x ranks.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub samples_per_step: Option<u64>,
+    /// Steps in an epoch, where that is known directly.
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    pub steps_per_epoch: Option<f64>,
+    /// Bytes that must not be exceeded, for instance 32GB or 30GiB; without it, what the machine or the control group
+    /// has left.
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<ByteSize>,
+}
+
+impl Options {
+    /// What the user said of the run.
+    pub fn facts(&self) -> RunFacts {
+        RunFacts {
+            dataset_size: self.dataset_size,
+            samples_per_step: self.samples_per_step,
+            steps_per_epoch: self.steps_per_epoch,
+            limit: self.limit.map(|ByteSize(bytes)| bytes),
+        }
+    }
+
+    /// Opens the trace before anything is watched, so that a wrong path is known at once.
+    pub fn trace(&self, name: &str) -> Result<Option<TraceWriter>> {
+        let create = |path: &PathBuf| {
+            TraceWriter::create(path, &TraceHeader::new(name, self.facts()))
+                .context("the trace cannot be written")
+        };
+        self.out.as_ref().map(create).transpose()
+    }
+}
+
+/// `500ms`, `1s`, `1.5m`, `2h`, `1d`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("'{text}' is not a time: write a number with a unit, such as 500ms, 1s, 30m or 12h");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit.trim() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(bad()),
+    };
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_millis(5);
+    const LONGEST: Duration = Duration::from_secs(3600);
+    let interval = parse_duration(text)?;
+    let fits = (SHORTEST..=LONGEST).contains(&interval);
+    fits.then_some(interval).ok_or_else(|| format!("'{text}' is out of range: from 5ms to 1h"))
+}
+
+fn parse_positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("'{text}' is not a number above zero"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_numbers_with_units() {
+        let cases = [("500ms", 500), ("1s", 1000), ("2", 2000), ("1.5m", 90_000), ("2h", 7_200_000)];
+        for (text, milliseconds) in cases {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1 fortnight", "1..2s", "99999999999999999999d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_neither_zero_nor_endless() {
+        assert!(parse_interval("1ms").is_err() && parse_interval("2h").is_err());
+        assert_eq!(parse_interval("20ms"), Ok(Duration::from_millis(20)));
+    }
+}

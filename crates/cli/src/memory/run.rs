@@ -1,0 +1,127 @@
+//! `model-garden memory run`, and the two hidden commands it starts itself with.
+
+use super::{
+    live::{self, View},
+    options::{Format, Options, parse_duration},
+};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use garden_memory::supervise::{self, GuardOrders, OnLimit, Orders, StopSignal, Surroundings};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden memory run -- python train.py
+  model-garden memory run --dataset-size 663 --samples-per-step 8 --out run.jsonl -- python train.py
+  model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
+
+Output and signals pass through; what is said about memory goes to standard error. The command is told of its limit by a
+signal and by a message on the socket in MODEL_GARDEN_SOCKET (see docs/memory-socket.md).
+Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.";
+
+/// What to do at the limit.
+#[derive(Clone, Copy, ValueEnum)]
+enum LimitAction {
+    /// Tell the command, wait for the grace, end its whole tree.
+    Stop,
+    /// The same, then start it again.
+    Restart,
+    /// Only say so.
+    Warn,
+}
+
+/// Flags of `memory run`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    options: Options,
+    /// What to show on standard error.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// What to do at the limit.
+    #[arg(long, value_enum, default_value = "stop")]
+    on_limit: LimitAction,
+    /// The signal that tells the command to stop.
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM")]
+    stop_signal: StopSignal,
+    /// How long the command may take to end once it was told.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    grace: Duration,
+    /// How often it is started again at most.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    max_restarts: u32,
+    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several times.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    restart_arg: Vec<OsString>,
+    /// Find the step in the output by this regular expression: its group `step`, or its first.
+    #[arg(long, value_name = "REGEX")]
+    step_pattern: Option<String>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command to its end.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let name = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let trace = args.options.trace(&name)?;
+    let orders = Orders {
+        command: args.command,
+        interval: args.options.interval,
+        duration: args.options.duration,
+        facts: args.options.facts(),
+        on_limit: match args.on_limit {
+            LimitAction::Stop => OnLimit::Stop,
+            LimitAction::Restart => OnLimit::Restart,
+            LimitAction::Warn => OnLimit::Warn,
+        },
+        stop_signal: args.stop_signal,
+        grace: args.grace,
+        max_restarts: args.max_restarts,
+        restart_args: args.restart_arg,
+        step_pattern: args.step_pattern,
+    };
+    let (sender, wakes) = channel();
+    supervise::listen(sender.clone()).context("cannot listen for signals")?;
+    let mut view = View::open(args.format, live::Place::Run, sender.clone())?;
+    let passage = view.passage();
+    let surroundings = Surroundings { wakes: &wakes, sender: &sender, passage, trace, observer: &mut view };
+    let outcome = supervise::run(&orders, surroundings);
+    view.close(outcome.as_ref().ok().map(ToString::to_string).as_deref());
+    // Codes above 255 do not exist; the shell would cut them likewise.
+    Ok(ExitCode::from(outcome?.exit_code() as u8))
+}
+
+/// Flags of the guard.
+#[derive(clap::Args)]
+pub struct GuardArgs {
+    #[arg(long)]
+    control: PathBuf,
+    #[arg(long)]
+    group: Option<PathBuf>,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Keeps the command's tree together until its last process has ended.
+pub fn guard(args: GuardArgs) -> Result<ExitCode> {
+    supervise::guard(&GuardOrders { control: args.control, group: args.group, command: args.command })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Flags of the launcher.
+#[derive(clap::Args)]
+pub struct LaunchArgs {
+    #[arg(long)]
+    parent: i32,
+    #[arg(long)]
+    group: Option<PathBuf>,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Becomes the command, or says why it cannot.
+pub fn launch(args: &LaunchArgs) -> Result<ExitCode> {
+    Err(supervise::launch(args.parent, args.group.as_deref(), &args.command).into())
+}

@@ -1,0 +1,90 @@
+//! `model-garden memory watch`.
+
+use super::{
+    live::{self, View},
+    options::{Format, Options},
+};
+use anyhow::{Context, Result};
+use garden_memory::{
+    probe::{Probe, find_training},
+    record::Recorder,
+    steps::{LogFollower, StepBoard, StepSocket},
+    supervise, watch,
+};
+use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden memory watch --pid 177381
+  model-garden memory watch --find-training --dataset-size 663 --samples-per-step 8
+  model-garden memory watch --pid 177381 --interval 5s --out run.jsonl --format text
+
+Steps are read from the file that the process's output goes to, where it is one, and from --socket.
+Exit code 0 when the watch ended, whatever the verdict; 2 if there is nothing to watch.";
+
+/// Flags of `memory watch`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    options: Options,
+    /// What to show; the default is a live screen on a terminal and text elsewhere.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Listen here for messages of a training callback (see docs/memory-socket.md).
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Read steps from this log as it grows, instead of from the file that the output goes to.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Find the step in the log by this regular expression: its group `step`, or its first.
+    #[arg(long, value_name = "REGEX")]
+    step_pattern: Option<String>,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Target {
+    /// The process to watch.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Watch the largest tree that looks like training, and say which and why.
+    #[arg(long)]
+    find_training: bool,
+}
+
+/// Watches until the process ends, the time is up or Ctrl-C.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let mut notes = Vec::new();
+    let pid = match args.target.pid {
+        Some(pid) => pid,
+        None => {
+            let found = find_training()?;
+            notes.push(found.to_string());
+            found.chosen.pid
+        }
+    };
+    let probe = Probe::attach(pid)?;
+    let board = StepBoard::default();
+    let log = LogFollower::open(pid, args.log.as_deref(), board.clone(), args.step_pattern.as_deref())?;
+    notes.extend(log.files().map(|file| format!("steps are read from {}", file.display())));
+    let listen = |path: &PathBuf| {
+        StepSocket::bind(path, board.clone()).with_context(|| format!("cannot listen on {}", path.display()))
+    };
+    let _socket = args.socket.as_ref().map(listen).transpose()?;
+    let trace = args.options.trace(&format!("process {pid}"))?;
+    let mut recorder = Recorder::new(probe, board, args.options.facts(), trace).reading_along(log);
+
+    let (sender, wakes) = channel();
+    supervise::listen(sender.clone()).context("cannot listen for signals")?;
+    let format = args.format.unwrap_or_else(Format::for_terminal);
+    let mut view = View::open(format, live::Place::Watch, sender)?;
+    notes.iter().for_each(|note| view.note(note));
+    let ended = watch::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
+    // The summary comes first: whatever ended the watch, what was seen counts.
+    view.close(ended.as_ref().ok().map(ToString::to_string).as_deref());
+    ended?;
+    Ok(ExitCode::SUCCESS)
+}

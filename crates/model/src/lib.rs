@@ -4,11 +4,16 @@
 //! adapters and text. Every size is taken from `config.json`, and what a file holds is checked against it
 //! before any arithmetic happens.
 
+pub mod checkpoint;
 pub mod config;
 pub mod parameters;
 pub mod positions;
 pub mod random;
+pub mod tensor_file;
+pub mod weights;
 pub mod windows;
 
+pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
 pub use parameters::{Linear, Parameter, Part, Role};
+pub use weights::{ModelWeights, Precision};

@@ -5,8 +5,11 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 
-use garden_model::ModelConfig;
+use garden_model::parameters::{Parameter, parameters};
 use garden_model::random::Stream;
+use garden_model::tensor_file::{TensorSpec, TensorWriter};
+use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
+use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -195,4 +198,88 @@ pub fn pixel_values(patches: &[u8]) -> Vec<f32> {
         }
     }
     values
+}
+
+/// How a test model is written.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    /// The names of the first checkpoints instead of the present ones.
+    pub old_names: bool,
+    /// Number of files; more than one comes with an index.
+    pub files: usize,
+    pub dtype: Dtype,
+}
+
+pub const PLAIN: Layout = Layout { old_names: false, files: 1, dtype: Dtype::F32 };
+
+/// Writes a test model's folder: config.json and weights.
+pub fn write_model(dir: &Path, model: &Model, layout: Layout) {
+    std::fs::write(dir.join("config.json"), model.config_json()).unwrap();
+    let list = parameters(&model.config());
+    let share = list.len().div_ceil(layout.files);
+    let mut weight_map = BTreeMap::new();
+    for (index, part) in list.chunks(share).enumerate() {
+        let file = match layout.files {
+            1 => "model.safetensors".to_owned(),
+            files => format!("model-{:05}-of-{files:05}.safetensors", index + 1),
+        };
+        weight_map.extend(part.iter().map(|parameter| (layout.name(parameter), file.clone())));
+        write_part(&dir.join(file), model.seed, part, layout);
+    }
+    if layout.files > 1 {
+        let index = serde_json::json!({"metadata": {}, "weight_map": weight_map});
+        std::fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    }
+}
+
+fn write_part(path: &Path, seed: u64, part: &[Parameter], layout: Layout) {
+    let spec = |parameter: &Parameter| TensorSpec {
+        name: layout.name(parameter),
+        dtype: layout.dtype,
+        shape: parameter.shape.clone(),
+    };
+    let specs: Vec<TensorSpec> = part.iter().map(spec).collect();
+    let mut writer = TensorWriter::create(path, &specs, &[("format", "pt")]).unwrap();
+    for parameter in part {
+        writer.write(&layout.encode(&weight(seed, &parameter.name, &parameter.shape))).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+impl Layout {
+    fn name(&self, parameter: &Parameter) -> String {
+        match self.old_names {
+            true => {
+                parameter.name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+            }
+            false => parameter.name.clone(),
+        }
+    }
+
+    fn encode(&self, values: &[f32]) -> Vec<u8> {
+        let encode = |value: &f32| match self.dtype {
+            Dtype::BF16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
+            Dtype::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
+            _ => value.to_le_bytes().to_vec(),
+        };
+        values.iter().flat_map(encode).collect()
+    }
+
+    /// `values` after the trip through this layout's type.
+    pub fn rounded(&self, values: Vec<f32>) -> Vec<f32> {
+        let round = |value: f32| match self.dtype {
+            Dtype::BF16 => bf16::from_f32(value).to_f32(),
+            Dtype::F16 => f16::from_f32(value).to_f32(),
+            _ => value,
+        };
+        values.into_iter().map(round).collect()
+    }
+}
+
+/// Writes a test model and loads it.
+pub fn load_model(model: &Model, layout: Layout, precision: Precision) -> ModelWeights {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(dir.path(), model, layout);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    ModelWeights::load(&checkpoint, &model.config(), precision, |_| {}).unwrap()
 }

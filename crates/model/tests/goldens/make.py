@@ -13,7 +13,8 @@ import shutil
 
 import numpy as np
 import torch
-from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+from bitsandbytes.functional import dequantize_blockwise, quantize_4bit
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -343,6 +344,13 @@ def grid_goldens():
 QUANTIZED = ("self_attn.q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "attn.qkv", "attn.proj")
 
 
+def flat_dequantize(packed, state):
+    """bitsandbytes' generic code, in f32. Its CPU kernel (0.50) restarts blocks at each row, which is wrong for matrices
+    whose rows are not multiples of 64 (such as the vision tower's down_proj); CUDA and this code agree."""
+    scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
+    return _dequantize_4bit_compute(packed.reshape(-1), scales, state.code, 64, state.shape, torch.float32)
+
+
 def bnb_goldens():
     spec = MODELS[0]
     _, model = make_model(spec)
@@ -362,7 +370,7 @@ def bnb_goldens():
                 state[name] = packed
                 state |= {f"{name}.{key}": tensor for key, tensor in quant_state.as_dict(packed=True).items()}
                 if nested:
-                    dequantized[name] = dequantize_4bit(packed, quant_state).float()
+                    dequantized[name] = flat_dequantize(packed, quant_state)
             else:
                 state[name] = value
         save_file({k: v.contiguous() for k, v in state.items()}, folder / "model.safetensors", {"format": "pt"})

@@ -1,0 +1,135 @@
+//! bitsandbytes' 4-bit matrices inside a checkpoint.
+//!
+//! In comes the name of a matrix; out comes its [`Nf4`], its bytes still in the mapped file. The parts beside it (scales, maps
+//! and a small JSON) must agree with each other and with the shape that the configuration gives.
+
+use super::{Checkpoint, Located};
+use crate::tensor_file::{Dtype, TensorFileError, finite_as_f32};
+use garden_engine::nf4::{BLOCK, CODES, NESTED_BLOCK, Nf4, Scales};
+use garden_engine::{Elements, Weight};
+use serde::Deserialize;
+
+/// What stands beside a 4-bit matrix, after its name and a dot; plain scales lack the nested parts.
+pub const NF4_PARTS: [&str; 5] = ["absmax", "quant_map", "nested_absmax", "nested_quant_map", STATE];
+const STATE: &str = "quant_state.bitsandbytes__nf4";
+/// The JSON in the state is some 200 bytes.
+const LARGEST_STATE: usize = 4096;
+
+#[derive(Deserialize)]
+struct State {
+    quant_type: String,
+    blocksize: usize,
+    shape: Vec<usize>,
+    nested_blocksize: Option<usize>,
+    nested_offset: Option<f32>,
+}
+
+pub(super) fn is_quantized(checkpoint: &Checkpoint, name: &str) -> bool {
+    checkpoint.find(&format!("{name}.{STATE}")).is_some()
+}
+
+/// Checks the parts of the 4-bit matrix `name` without reading its codes.
+pub(super) fn check(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<(), TensorFileError> {
+    state(checkpoint, name, shape)?;
+    let codes = checkpoint.require(name)?;
+    let elements: usize = shape.iter().product();
+    sized(codes, Dtype::U8, elements.div_ceil(2))?;
+    quant_map(checkpoint, name)
+}
+
+/// The 4-bit matrix `name`, codes and scales borrowed from the mapped file.
+pub(crate) fn load(
+    checkpoint: &Checkpoint,
+    name: &str,
+    shape: [usize; 2],
+) -> Result<Weight, TensorFileError> {
+    check(checkpoint, name, &shape)?;
+    let [rows, cols] = shape;
+    let elements = rows * cols;
+    let codes = checkpoint.require(name)?;
+    let packed = codes.shared::<u8>()?;
+    let scales = scales(checkpoint, name, elements.div_ceil(BLOCK), &shape)?;
+    let fault = |error: garden_engine::WeightError| codes.fault(error.to_string());
+    let nf4 = Nf4::from_parts(elements, packed, scales).map_err(fault)?;
+    Weight::new(rows, cols, Elements::Nf4(nf4)).map_err(fault)
+}
+
+fn state(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<State, TensorFileError> {
+    let found = checkpoint.require(&format!("{name}.{STATE}"))?;
+    let bytes = (found.entry.bytes.end - found.entry.bytes.start) as usize;
+    if bytes > LARGEST_STATE {
+        return Err(found.fault(format!("{bytes} bytes is no quantisation state")));
+    }
+    let mut text = vec![0; bytes];
+    found.file.read_at(found.entry.bytes.start, &mut text)?;
+    let state: State = serde_json::from_slice(&text).map_err(|error| found.fault(error.to_string()))?;
+    if state.quant_type != "nf4" || state.blocksize != BLOCK {
+        let (kind, block) = (&state.quant_type, state.blocksize);
+        return Err(
+            found.fault(format!("{kind} in blocks of {block}; only nf4 in blocks of {BLOCK} is read"))
+        );
+    }
+    if state.shape != shape {
+        return Err(found.fault(format!("its shape is {:?}, config.json makes it {shape:?}", state.shape)));
+    }
+    Ok(state)
+}
+
+/// The codes' values must be the ones the engine computes with.
+fn quant_map(checkpoint: &Checkpoint, name: &str) -> Result<(), TensorFileError> {
+    let found = checkpoint.require(&format!("{name}.quant_map"))?;
+    match floats(found, CODES.len())? == CODES {
+        true => Ok(()),
+        false => Err(found.fault("it is not the NF4 map")),
+    }
+}
+
+fn scales(
+    checkpoint: &Checkpoint,
+    name: &str,
+    blocks: usize,
+    shape: &[usize],
+) -> Result<Scales, TensorFileError> {
+    let absmax = checkpoint.require(&format!("{name}.absmax"))?;
+    if checkpoint.find(&format!("{name}.nested_absmax")).is_none() {
+        return Ok(Scales::Plain(floats(absmax, blocks)?.into()));
+    }
+    let state = state(checkpoint, name, shape)?;
+    let (Some(NESTED_BLOCK), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
+        return Err(absmax.fault(format!("its scales are not nested in blocks of {NESTED_BLOCK}")));
+    };
+    if !offset.is_finite() {
+        return Err(absmax.fault(format!("the offset of its scales is {offset}")));
+    }
+    sized(absmax, Dtype::U8, blocks)?;
+    let nested = checkpoint.require(&format!("{name}.nested_absmax"))?;
+    let map = checkpoint.require(&format!("{name}.nested_quant_map"))?;
+    let values = floats(map, 256)?;
+    let map: Box<[f32; 256]> =
+        values.into_boxed_slice().try_into().map_err(|_| map.fault("it must have 256 values"))?;
+    let scales = floats(nested, blocks.div_ceil(NESTED_BLOCK))?.into();
+    Ok(Scales::Nested { codes: absmax.shared::<u8>()?, scales, map, offset })
+}
+
+fn sized(found: Located<'_>, dtype: Dtype, elements: usize) -> Result<(), TensorFileError> {
+    let entry = found.entry;
+    match entry.dtype == dtype && entry.elements() == elements {
+        true => Ok(()),
+        false => Err(found.fault(format!(
+            "it holds {} values of {:?} where {elements} of {dtype:?} belong",
+            entry.elements(),
+            entry.dtype
+        ))),
+    }
+}
+
+/// A small f32 tensor, owned and finite.
+fn floats(found: Located<'_>, elements: usize) -> Result<Vec<f32>, TensorFileError> {
+    sized(found, Dtype::F32, elements)?;
+    let mut bytes = vec![0; 4 * elements];
+    found.file.read_at(found.entry.bytes.start, &mut bytes)?;
+    let mut values = Vec::with_capacity(elements);
+    finite_as_f32(Dtype::F32, &bytes, &mut values)
+        .map_err(|(index, value)| found.fault(format!("element {index} is {value}")))?;
+    Ok(values)
+}

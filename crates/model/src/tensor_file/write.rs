@@ -1,0 +1,119 @@
+//! Writing a safetensors file as a stream.
+//!
+//! In come the names, types and shapes first, then the bytes in that order; out comes a file that appears under its name
+//! only when it is whole and on disk. Memory is the writer's buffer, whatever the size of the file.
+
+use super::{Dtype, PREFIX, TensorFileError};
+use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Large enough that a file of gigabytes is written in few calls.
+const BUFFER: usize = 1 << 20;
+/// Data begins at a multiple of this, so that mapped f32 tensors are aligned.
+const ALIGNMENT: usize = 64;
+
+/// What a tensor will be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements, of whole bytes.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+impl TensorSpec {
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// A file of tensors in the making; dropped before [`TensorWriter::finish`] it leaves nothing behind.
+pub struct TensorWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    out: BufWriter<File>,
+    missing: u64,
+    whole: bool,
+}
+
+impl TensorWriter {
+    /// Begins the file `path` with a header for `tensors`.
+    pub fn create(
+        path: &Path,
+        tensors: &[TensorSpec],
+        metadata: &[(&str, &str)],
+    ) -> Result<Self, TensorFileError> {
+        let io_error = |source| TensorFileError::Io { path: path.to_owned(), source };
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let out = BufWriter::with_capacity(BUFFER, File::create(&partial).map_err(io_error)?);
+        let missing = tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
+        let mut writer = Self { path: path.to_owned(), partial, out, missing, whole: false };
+        let header = header(tensors, metadata);
+        writer.out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io_error)?;
+        writer.out.write_all(&header).map_err(io_error)?;
+        Ok(writer)
+    }
+
+    /// Writes the next bytes of the tensors.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), TensorFileError> {
+        self.missing = self.missing.checked_sub(bytes.len() as u64).ok_or_else(|| self.wrong_length())?;
+        let path = &self.path;
+        self.out.write_all(bytes).map_err(|source| TensorFileError::Io { path: path.clone(), source })
+    }
+
+    /// Writes the next values as f32.
+    pub fn write_f32(&mut self, values: &[f32]) -> Result<(), TensorFileError> {
+        self.write(bytemuck::cast_slice(values))
+    }
+
+    /// Puts the file on disk and gives it its name.
+    pub fn finish(mut self) -> Result<(), TensorFileError> {
+        if self.missing > 0 {
+            return Err(self.wrong_length());
+        }
+        let io_error = |source| TensorFileError::Io { path: self.path.clone(), source };
+        self.out.flush().map_err(io_error)?;
+        self.out.get_ref().sync_all().map_err(io_error)?;
+        std::fs::rename(&self.partial, &self.path).map_err(io_error)?;
+        self.whole = true;
+        Ok(())
+    }
+
+    fn wrong_length(&self) -> TensorFileError {
+        let problem = "the bytes written are not those its header announces".into();
+        TensorFileError::Format { path: self.path.clone(), problem }
+    }
+}
+
+impl Drop for TensorWriter {
+    fn drop(&mut self) {
+        if !self.whole {
+            // Already failing: a file that cannot be removed either is not worth a second error.
+            let _ = std::fs::remove_file(&self.partial);
+        }
+    }
+}
+
+fn header(tensors: &[TensorSpec], metadata: &[(&str, &str)]) -> Vec<u8> {
+    let mut object = Map::new();
+    let strings = metadata.iter().map(|(key, value)| ((*key).to_owned(), json!(value)));
+    object.insert("__metadata__".into(), Value::Object(strings.collect()));
+    let mut begin = 0;
+    for tensor in tensors {
+        let end = begin + tensor.bytes();
+        let entry = json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end]});
+        object.insert(tensor.name.clone(), entry);
+        begin = end;
+    }
+    let mut bytes = Value::Object(object).to_string().into_bytes();
+    let used = PREFIX as usize + bytes.len();
+    bytes.resize(bytes.len() + used.next_multiple_of(ALIGNMENT) - used, b' ');
+    bytes
+}

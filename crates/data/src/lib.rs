@@ -10,6 +10,7 @@ pub mod image;
 pub mod processor;
 pub mod row;
 pub mod shape;
+pub mod text;
 pub mod value;
 
 pub use error::{BadRow, DataError};

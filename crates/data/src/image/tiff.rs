@@ -1,7 +1,7 @@
 //! The first page of a TIFF.
 //!
 //! In come encoded bytes; out go RGB pixels in stored order and the orientation of tag 274. Read are 8- and 16-bit
-//! grey, grey with alpha, RGB, RGBA, palette and CMYK samples; other kinds are refused by name.
+//! grey, grey with alpha, RGB, RGBA and CMYK samples; other kinds are refused by name.
 
 use super::{DecodeLimits, Format, ImageError, Orientation, Pixels, colour};
 use std::io::{Cursor, ErrorKind};
@@ -39,13 +39,9 @@ pub(super) fn decode(
     decoder = decoder.with_limits(memory);
     let orientation = orientation(&mut decoder);
     let colour = decoder.colortype().map_err(explain)?;
-    let palette = match colour {
-        ColorType::Palette(_) => decoder.get_tag_u16_vec(Tag::ColorMap).map_err(explain)?,
-        _ => Vec::new(),
-    };
     let samples = decoder.read_image().map_err(explain)?;
     out.rgb.clear();
-    to_rgb(colour, &samples, &palette, &mut out.rgb)?;
+    to_rgb(colour, &samples, &mut out.rgb)?;
     (out.width, out.height) = (width, height);
     let expected = width as usize * height as usize * 3;
     if out.rgb.len() != expected {
@@ -62,12 +58,7 @@ fn orientation(decoder: &mut Decoder<Cursor<&[u8]>>) -> Orientation {
     }
 }
 
-fn to_rgb(
-    colour: ColorType,
-    samples: &DecodingResult,
-    palette: &[u16],
-    rgb: &mut Vec<u8>,
-) -> Result<(), ImageError> {
+fn to_rgb(colour: ColorType, samples: &DecodingResult, rgb: &mut Vec<u8>) -> Result<(), ImageError> {
     use colour::{clipped, extend, grey, high};
     match (colour, samples) {
         (ColorType::Gray(8), DecodingResult::U8(samples)) => extend(rgb, samples, |[level]| grey(level)),
@@ -75,15 +66,6 @@ fn to_rgb(
         (ColorType::RGB(8), DecodingResult::U8(samples)) => extend(rgb, samples, |rgb| rgb),
         (ColorType::RGBA(8), DecodingResult::U8(samples)) => extend(rgb, samples, |[r, g, b, _]| [r, g, b]),
         (ColorType::CMYK(8), DecodingResult::U8(samples)) => extend(rgb, samples, colour::cmyk),
-        (ColorType::Palette(8), DecodingResult::U8(samples)) => {
-            // All reds come first, then all greens, then all blues.
-            let length = palette.len() / 3;
-            let entry = |at: usize| palette.get(at).copied().map_or(0, high);
-            extend(rgb, samples, |[index]| {
-                let index = usize::from(index);
-                [entry(index), entry(length + index), entry(2 * length + index)]
-            });
-        }
         (ColorType::Gray(16), DecodingResult::U16(samples)) => {
             extend(rgb, samples, |[level]| grey(clipped(level)));
         }

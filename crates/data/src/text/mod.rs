@@ -1,0 +1,200 @@
+//! Conversations to token ids and labels, by the checkpoint's own tokenizer and chat template.
+//!
+//! In come a [`Conversation`] and the number of tokens of each of its images; out go ids equal to those of HF's
+//! processor and, for each token, whether it is trained on. Text of a row never becomes a control token: what reads
+//! like `<|im_end|>` in a user's text is tokenised as the plain characters it is.
+
+mod files;
+mod guard;
+mod shown;
+mod template;
+
+pub use files::EncoderError;
+pub use shown::{Run, Runs};
+
+use crate::row::{Conversation, Role};
+use guard::{Guard, Specials};
+use std::{ops::Range, path::Path};
+use template::{Rendered, Template};
+use tokenizers::Tokenizer;
+
+/// Which tokens are trained on. Image placeholders never are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TrainOn {
+    /// What the assistant says in every turn, with the token that ends the turn.
+    #[default]
+    Assistant,
+    /// What the assistant says in the last of its turns, with the token that ends it.
+    Last,
+    /// Every token.
+    All,
+}
+
+/// Why a row cannot be encoded.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TextError {
+    /// The template failed.
+    #[error("the chat template failed: {0}")]
+    Template(String),
+    /// The assistant's words are not found where the template put them.
+    #[error(
+        "the chat template rewrites what the assistant says (does it trim?), so labels cannot be placed; \
+         remove blanks around the text, or use --train-on all"
+    )]
+    Rewritten,
+    /// The template shows another number of images than the row has.
+    #[error("the chat template shows {shown} images where the row has {given}")]
+    ImageCount {
+        /// Placeholders in the rendered text.
+        shown: usize,
+        /// Images of the row.
+        given: usize,
+    },
+    /// The tokenizer failed.
+    #[error("the tokenizer failed: {0}")]
+    Tokenizer(String),
+    /// Text that uses up every character we could mark text with.
+    #[error("the text holds too many of Unicode's noncharacters (U+FDD0 to U+FDEF); remove them")]
+    Noncharacters,
+}
+
+/// A row as the model reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Whether each token is a target.
+    pub trained: Vec<bool>,
+    /// The placeholders of each image: one span an image, in order.
+    pub images: Vec<Range<usize>>,
+}
+
+impl Encoded {
+    /// Whether anything in it can be learned: some token other than the first is a target.
+    pub fn has_label(&self) -> bool {
+        self.trained.iter().skip(1).any(|&trained| trained)
+    }
+
+    fn push(&mut self, id: u32, trained: bool) {
+        self.ids.push(id);
+        self.trained.push(trained);
+    }
+}
+
+/// The tokenizer and the template of a checkpoint; shared by all workers.
+pub struct Encoder {
+    tokenizer: Tokenizer,
+    template: Template,
+    specials: Specials,
+    image_token: Option<u32>,
+}
+
+impl Encoder {
+    /// Reads the tokenizer and the template in a checkpoint's folder.
+    pub fn from_dir(folder: &Path) -> Result<Self, EncoderError> {
+        files::read(folder)
+    }
+
+    /// Encodes a row; `image_tokens` says how many placeholders each of its images takes.
+    pub fn encode(
+        &self,
+        row: &Conversation,
+        image_tokens: &[usize],
+        train_on: TrainOn,
+    ) -> Result<Encoded, TextError> {
+        self.tokenise(&self.rendered(row, train_on, false)?, image_tokens, train_on)
+    }
+
+    /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is trained on.
+    pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
+        let mut encoded =
+            self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens, TrainOn::All)?;
+        encoded.trained.fill(false);
+        Ok(encoded)
+    }
+
+    /// The text of some ids, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
+        self.tokenizer.decode(ids, false).map_err(|error| TextError::Tokenizer(error.to_string()))
+    }
+
+    /// The size of the vocabulary, added tokens included.
+    pub fn vocabulary_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// The id of the token that stands for a piece of an image, if the tokenizer has one.
+    pub fn image_token(&self) -> Option<u32> {
+        self.image_token
+    }
+
+    /// The id of a special token, by its text.
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.specials.id(text)
+    }
+
+    fn rendered(&self, row: &Conversation, train_on: TrainOn, prompt: bool) -> Result<Rendered, TextError> {
+        let guard = Guard::for_row(row).ok_or(TextError::Noncharacters)?;
+        let safe = self.specials.guarded(row, &guard);
+        let assistant = |turn: usize| row.turns[turn].role == Role::Assistant;
+        let marked: Vec<bool> = match train_on {
+            TrainOn::All => vec![false; row.turns.len()],
+            TrainOn::Assistant => (0..row.turns.len()).map(assistant).collect(),
+            TrainOn::Last => {
+                let last = (0..row.turns.len()).rev().find(|&turn| assistant(turn));
+                (0..row.turns.len()).map(|turn| Some(turn) == last).collect()
+            }
+        };
+        self.template.render(&safe, &marked, guard, prompt)
+    }
+
+    /// Splits at the control tokens that the template wrote, and tokenises what lies between.
+    fn tokenise(
+        &self,
+        rendered: &Rendered,
+        image_tokens: &[usize],
+        train_on: TrainOn,
+    ) -> Result<Encoded, TextError> {
+        let mut out = Encoded::default();
+        let mut done = 0;
+        for (id, special) in self.specials.find(&rendered.text) {
+            self.push_text(rendered, done..special.start, train_on, &mut out)?;
+            done = special.end;
+            if Some(id) == self.image_token {
+                let start = out.ids.len();
+                // Past the last image of the row only the count matters: it makes the error.
+                let count = image_tokens.get(out.images.len()).copied().unwrap_or(0);
+                (0..count).for_each(|_| out.push(id, false));
+                out.images.push(start..start + count);
+            } else {
+                out.push(id, train_on == TrainOn::All || rendered.is_trained_special(&special));
+            }
+        }
+        self.push_text(rendered, done..rendered.text.len(), train_on, &mut out)?;
+        if out.images.len() != image_tokens.len() {
+            return Err(TextError::ImageCount { shown: out.images.len(), given: image_tokens.len() });
+        }
+        Ok(out)
+    }
+
+    /// Tokenises text between control tokens. A token is trained on if any of its characters is, as in HF's mask.
+    fn push_text(
+        &self,
+        rendered: &Rendered,
+        range: Range<usize>,
+        train_on: TrainOn,
+        out: &mut Encoded,
+    ) -> Result<(), TextError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let (text, trained) = rendered.unguarded(range);
+        let tokens =
+            self.tokenizer.encode(&*text, false).map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        for (&id, &(start, end)) in tokens.get_ids().iter().zip(tokens.get_offsets()) {
+            let inside = trained.iter().any(|span| start < span.end && span.start < end);
+            out.push(id, train_on == TrainOn::All || inside);
+        }
+        Ok(())
+    }
+}

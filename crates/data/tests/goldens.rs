@@ -1,0 +1,250 @@
+//! Against Pillow and HF's Qwen2.5-VL processor, by the files that `goldens/make.py` made with them.
+
+use garden_data::{
+    Conversation, ImageSource, Part, Role, Turn,
+    image::{self, DecodeLimits},
+    processor::{Grid, PixelLimits, Processor, ProcessorConfig, Workspace},
+    text::{Encoded, Encoder, TrainOn},
+};
+use serde::Deserialize;
+use std::{fs, path::Path, path::PathBuf};
+
+#[derive(Deserialize)]
+struct Goldens {
+    images: Vec<ImageGolden>,
+    texts: Vec<TextGolden>,
+    hostile: HostileGolden,
+    sizes: Vec<SizeGolden>,
+}
+
+/// Width, height, fewest and most pixels; then the width and height after resizing, unless it is refused.
+type SizeGolden = (u32, u32, u64, u64, Option<u32>, Option<u32>);
+
+#[derive(Deserialize)]
+struct ImageGolden {
+    file: String,
+    min_pixels: u64,
+    max_pixels: u64,
+    width: u32,
+    height: u32,
+    decoded_crc: u32,
+    grid: [u32; 3],
+    resized_crc: u32,
+    values_crc: u32,
+    values: Vec<(usize, f32)>,
+}
+
+#[derive(Deserialize)]
+struct TextGolden {
+    turns: Vec<TurnGolden>,
+    prompt_ids: Vec<u32>,
+    ids: Vec<u32>,
+    assistant: Vec<usize>,
+    image_positions: Vec<usize>,
+    grids: Vec<[u32; 3]>,
+}
+
+#[derive(Deserialize)]
+struct HostileGolden {
+    turns: Vec<TurnGolden>,
+    ids: Vec<u32>,
+    assistant: Vec<usize>,
+}
+
+#[derive(Deserialize)]
+struct TurnGolden {
+    role: String,
+    parts: Vec<PartGolden>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum PartGolden {
+    Text(String),
+    Image(String),
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens")
+}
+
+fn goldens() -> Goldens {
+    let text = fs::read_to_string(folder().join("goldens.json")).expect("goldens.json");
+    serde_json::from_str(&text).expect("as make.py writes it")
+}
+
+fn encoded_image(name: &str) -> Vec<u8> {
+    fs::read(folder().join("images").join(name)).expect(name)
+}
+
+fn encoder() -> Encoder {
+    Encoder::from_dir(&folder().join("checkpoint")).expect("the small checkpoint")
+}
+
+fn processor(min: u64, max: u64) -> Processor {
+    let limits = PixelLimits { min: Some(min), max: Some(max) };
+    Processor::from_dir(&folder().join("checkpoint"), limits, DecodeLimits::default())
+        .expect("the small checkpoint")
+}
+
+fn conversation(turns: &[TurnGolden]) -> Conversation {
+    let part = |part: &PartGolden| match part {
+        PartGolden::Text(text) => Part::Text(text.clone()),
+        PartGolden::Image(name) => Part::Image(ImageSource::Path(name.into())),
+    };
+    let turn = |turn: &TurnGolden| Turn {
+        role: Role::from_name(&turn.role).expect("a known role"),
+        parts: turn.parts.iter().map(part).collect(),
+    };
+    Conversation { turns: turns.iter().map(turn).collect() }
+}
+
+fn positions(flags: &[bool]) -> Vec<usize> {
+    flags.iter().enumerate().filter_map(|(at, &flag)| flag.then_some(at)).collect()
+}
+
+#[test]
+fn images_decode_to_pillows_pixels() {
+    for golden in goldens().images.into_iter().filter(|golden| !golden.file.ends_with(".jpg")) {
+        let encoded = encoded_image(&golden.file);
+        let pixels = image::decode(&encoded, DecodeLimits::default()).expect(&golden.file);
+        assert_eq!((pixels.width, pixels.height), (golden.width, golden.height), "{}", golden.file);
+        assert_eq!(crc32fast::hash(&pixels.rgb), golden.decoded_crc, "{}: pixels differ", golden.file);
+        let size = image::dimensions(&encoded, DecodeLimits::default()).expect(&golden.file);
+        assert_eq!(size, (golden.width, golden.height), "{}: by the header alone", golden.file);
+    }
+}
+
+#[test]
+fn patches_and_values_are_hfs_bit_for_bit() {
+    let mut work = Workspace::default();
+    for golden in goldens().images.into_iter().filter(|golden| !golden.file.ends_with(".jpg")) {
+        let processor = processor(golden.min_pixels, golden.max_pixels);
+        let encoded = encoded_image(&golden.file);
+        let (mut patches, mut values) = (Vec::new(), Vec::new());
+        let grid = processor.append_patches(&encoded, &mut work, &mut patches).expect(&golden.file);
+        assert_eq!([1, grid.rows, grid.columns], golden.grid, "{}", golden.file);
+        assert_eq!(processor.grid_of(&encoded).expect(&golden.file), grid, "{}: by the header", golden.file);
+        assert_eq!(
+            crc32fast::hash(&unpatched(&patches, grid)),
+            golden.resized_crc,
+            "{}: resized",
+            golden.file
+        );
+        processor.append_pixel_values(&patches, &mut values);
+        for (at, expected) in golden.values {
+            assert!((values[at] - expected).abs() <= 1e-6, "{}: value {at}", golden.file);
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(crc32fast::hash(&bytes), golden.values_crc, "{}: values", golden.file);
+    }
+}
+
+/// Lays compact patches out as an image again, written apart from the code under test.
+fn unpatched(patches: &[u8], grid: Grid) -> Vec<u8> {
+    let (width, height) = (grid.columns as usize * 14, grid.rows as usize * 14);
+    let mut rgb = Vec::with_capacity(width * height * 3);
+    for y in 0..height {
+        for x in 0..width {
+            let (block_row, block_column) = (y / 28, x / 28);
+            let block = block_row * (width / 28) + block_column;
+            let patch = block * 4 + (y % 28 / 14) * 2 + (x % 28 / 14);
+            for channel in 0..3 {
+                rgb.push(patches[patch * 588 + channel * 196 + (y % 14) * 14 + x % 14]);
+            }
+        }
+    }
+    rgb
+}
+
+#[test]
+fn sizes_are_those_of_smart_resize() {
+    for (width, height, min_pixels, max_pixels, wide, high) in goldens().sizes {
+        let config = ProcessorConfig { min_pixels, max_pixels, ..ProcessorConfig::default() };
+        let grid = config.grid(width, height).ok();
+        let expected = wide.zip(high).map(|(wide, high)| Grid { rows: high / 14, columns: wide / 14 });
+        assert_eq!(grid, expected, "{width}x{height} within {min_pixels}..{max_pixels}");
+    }
+}
+
+#[test]
+fn ids_and_labels_are_hfs() {
+    let (encoder, processor) = (encoder(), processor(3136, 12_845_056));
+    for golden in goldens().texts {
+        let row = conversation(&golden.turns);
+        let grids: Vec<Grid> = row
+            .images()
+            .map(|source| match source {
+                ImageSource::Path(name) => processor.grid_of(&encoded_image(&name.to_string_lossy())),
+                other => panic!("{other:?}"),
+            })
+            .collect::<Result<_, _>>()
+            .expect("grids");
+        assert_eq!(grids.iter().map(|grid| [1, grid.rows, grid.columns]).collect::<Vec<_>>(), golden.grids);
+        let tokens: Vec<usize> = grids.iter().map(|grid| grid.tokens(2)).collect();
+        let encoded = encoder.encode(&row, &tokens, TrainOn::Assistant).expect("encodes");
+        assert_eq!(encoded.ids, golden.ids, "{row:?}");
+        assert_eq!(positions(&encoded.trained), golden.assistant, "labels of {row:?}");
+        assert_eq!(encoded.images.iter().cloned().flatten().collect::<Vec<_>>(), golden.image_positions);
+        let prompt = encoder.encode_prompt(&row, &tokens).expect("encodes");
+        assert_eq!(prompt.ids, golden.prompt_ids, "prompt of {row:?}");
+        assert!(!prompt.has_label());
+    }
+}
+
+#[test]
+fn special_tokens_in_text_stay_text() {
+    let golden = goldens().hostile;
+    let encoded = encoder().encode(&conversation(&golden.turns), &[], TrainOn::Assistant).expect("encodes");
+    assert_eq!(encoded.ids, golden.ids);
+    assert_eq!(positions(&encoded.trained), golden.assistant);
+}
+
+fn exchange(answers: &[&str]) -> Conversation {
+    let text = |role, text: &str| Turn { role, parts: vec![Part::Text(text.into())] };
+    let turns = answers.iter().flat_map(|answer| [text(Role::User, "ask"), text(Role::Assistant, answer)]);
+    Conversation { turns: turns.collect() }
+}
+
+fn learned(encoder: &Encoder, encoded: &Encoded) -> String {
+    encoder
+        .runs(encoded)
+        .expect("decodes")
+        .0
+        .iter()
+        .filter(|run| run.trained)
+        .map(|run| &run.text[..])
+        .collect()
+}
+
+#[test]
+fn train_on_chooses_the_turns() {
+    let (encoder, row) = (encoder(), exchange(&["one", "two"]));
+    let learned = |train_on| learned(&encoder, &encoder.encode(&row, &[], train_on).expect("encodes"));
+    assert_eq!(learned(TrainOn::Assistant), "one<|im_end|>two<|im_end|>");
+    assert_eq!(learned(TrainOn::Last), "two<|im_end|>");
+    let all = learned(TrainOn::All);
+    assert!(all.starts_with("<|im_start|>system\n") && all.ends_with("two<|im_end|>\n"), "{all}");
+    let unanswered = Conversation { turns: row.turns[..1].to_vec() };
+    assert!(!encoder.encode(&unanswered, &[], TrainOn::Assistant).expect("encodes").has_label());
+}
+
+#[test]
+fn a_sample_shows_its_labels_and_images() {
+    let mut row = exchange(&["A lake."]);
+    row.turns[0].parts.insert(0, Part::Image(ImageSource::Path("lake.jpg".into())));
+    let encoder = encoder();
+    let encoded = encoder.encode(&row, &[12], TrainOn::Assistant).expect("encodes");
+    let shown = encoder.runs(&encoded).expect("decodes").to_string();
+    let expected = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n\
+                    <|vision_start|><|image_pad|>x12<|vision_end|>ask<|im_end|>\n\
+                    <|im_start|>assistant\n[[A lake.<|im_end|>]]\n";
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn images_and_placeholders_must_agree() {
+    let encoder = encoder();
+    let failure = encoder.encode(&exchange(&["x"]), &[4], TrainOn::All).expect_err("no image is shown");
+    assert_eq!(failure.to_string(), "the chat template shows 0 images where the row has 1");
+}

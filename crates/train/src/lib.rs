@@ -3,8 +3,10 @@
 //! In come a model, a dataset and settings; out come an adapter with its logs, report and memory verdict. The crate
 //! joins the model, the data and the memory half; it holds no arithmetic besides the optimizer's.
 
+pub mod checkpoint;
 pub mod optimizer;
 pub mod schedule;
+pub mod selective_loss;
 
 #[cfg(test)]
 mod testing;

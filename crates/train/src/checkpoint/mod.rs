@@ -1,0 +1,324 @@
+//! Checkpoints: folders that are whole or not there, found again by `--resume auto`.
+//!
+//! In comes a step and a closure that fills a folder; out comes `checkpoint-STEP` beside the others, with a manifest of
+//! sizes and SHA-256 sums. The folder is filled under a temporary name, synced and renamed, so that a kill, a crash or a
+//! full disk at any moment leaves the older checkpoints as they were.
+
+mod manifest;
+mod tensors;
+
+pub use manifest::{MANIFEST, Manifest};
+pub use tensors::{TensorFile, TensorSlice, write_tensors};
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const PREFIX: &str = "checkpoint-";
+const UNFINISHED: &str = ".unfinished-checkpoint-";
+
+/// Why a checkpoint could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The disk is full; nothing was lost.
+    #[error("no space left for checkpoint {step} in {}: the older checkpoints are intact; free some space (or lower --save-total-limit) and run again with --resume auto", dir.display())]
+    Full {
+        /// The step whose checkpoint did not fit.
+        step: u64,
+        /// The folder of checkpoints.
+        dir: PathBuf,
+    },
+    /// A file is missing, has another size or other content.
+    #[error("{}: {reason}", path.display())]
+    Damaged {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The part of the program that fills the folder failed.
+    #[error("{0}")]
+    Contents(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl CheckpointError {
+    /// Names the file that an operation failed on.
+    pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+
+    fn damaged(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
+        Self::Damaged { path: path.into(), reason: reason.into() }
+    }
+
+    /// Whether a full disk (or quota, or file-size limit) is behind it.
+    fn is_full(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            if let Some(
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge,
+            ) = kind
+            {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
+/// A whole checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Optimizer steps taken before it was written.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// What `--resume auto` found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The newest whole checkpoint.
+    pub newest: Option<Checkpoint>,
+    /// Newer ones that cannot be used, and why.
+    pub skipped: Vec<(PathBuf, CheckpointError)>,
+}
+
+/// The checkpoints of one run.
+#[derive(Debug, Clone)]
+pub struct CheckpointStore {
+    dir: PathBuf,
+}
+
+impl CheckpointStore {
+    /// Checkpoints in this folder, which is made if need be.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
+        let dir = dir.into();
+        fs::create_dir_all(&dir).map_err(CheckpointError::io(&dir))?;
+        Ok(Self { dir })
+    }
+
+    /// Writes the checkpoint of a step; `fill` is given an empty folder to write its files into.
+    pub fn write<E>(
+        &self,
+        step: u64,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<Checkpoint, CheckpointError>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let unfinished = self.dir.join(format!("{UNFINISHED}{step}"));
+        remove_folder(&unfinished)?;
+        let written = self.write_into(&unfinished, step, fill);
+        if written.is_err() {
+            // Give the space back; the first error is the one to report.
+            let _ = remove_folder(&unfinished);
+        }
+        written.map_err(|error| match error.is_full() {
+            true => CheckpointError::Full { step, dir: self.dir.clone() },
+            false => error,
+        })
+    }
+
+    fn write_into<E>(
+        &self,
+        unfinished: &Path,
+        step: u64,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<Checkpoint, CheckpointError>
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        fs::create_dir(unfinished).map_err(CheckpointError::io(unfinished))?;
+        fill(unfinished).map_err(|error| CheckpointError::Contents(error.into()))?;
+        Manifest::seal(unfinished, step)?;
+        let path = self.dir.join(format!("{PREFIX}{step}"));
+        // A checkpoint of the same step can only be a damaged one, or one that the run does not continue from.
+        remove_folder(&path)?;
+        fs::rename(unfinished, &path).map_err(CheckpointError::io(&path))?;
+        sync_folder(&self.dir)?;
+        Ok(Checkpoint { step, path })
+    }
+
+    /// The newest whole checkpoint, with those skipped on the way to it.
+    pub fn newest(&self) -> Result<Found, CheckpointError> {
+        let mut found = Found::default();
+        for checkpoint in self.list()?.into_iter().rev() {
+            match Manifest::verify(&checkpoint.path) {
+                Ok(manifest) if manifest.step == checkpoint.step => {
+                    found.newest = Some(checkpoint);
+                    break;
+                }
+                Ok(manifest) => {
+                    let reason =
+                        format!("is named for step {} but holds step {}", checkpoint.step, manifest.step);
+                    found
+                        .skipped
+                        .push((checkpoint.path.clone(), CheckpointError::damaged(checkpoint.path, reason)));
+                }
+                Err(error) => found.skipped.push((checkpoint.path, error)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes folders that a killed run left unfinished.
+    pub fn clear_unfinished(&self) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            if name.starts_with(UNFINISHED) {
+                remove_folder(&self.dir.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the newest `limit` checkpoints, and `best` besides.
+    pub fn prune(&self, limit: usize, best: Option<u64>) -> Result<(), CheckpointError> {
+        let all = self.list()?;
+        let surplus = all.len().saturating_sub(limit.max(1));
+        for checkpoint in all.into_iter().take(surplus).filter(|checkpoint| Some(checkpoint.step) != best) {
+            // Out of sight first: a kill halfway must not leave something that looks like a checkpoint.
+            let doomed = self.dir.join(format!("{UNFINISHED}{}", checkpoint.step));
+            remove_folder(&doomed)?;
+            fs::rename(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
+            remove_folder(&doomed)?;
+        }
+        Ok(())
+    }
+
+    /// Every folder named as a checkpoint, oldest first, whole or not.
+    pub fn list(&self) -> Result<Vec<Checkpoint>, CheckpointError> {
+        let step_of = |name: &String| name.strip_prefix(PREFIX)?.parse::<u64>().ok();
+        let mut all: Vec<Checkpoint> = self
+            .names()?
+            .iter()
+            .filter_map(|name| step_of(name).map(|step| Checkpoint { step, path: self.dir.join(name) }))
+            .collect();
+        all.sort_by_key(|checkpoint| checkpoint.step);
+        Ok(all)
+    }
+
+    fn names(&self) -> Result<Vec<String>, CheckpointError> {
+        let entries = fs::read_dir(&self.dir).map_err(CheckpointError::io(&self.dir))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+}
+
+/// Makes a rename or a new file in a folder survive a power cut.
+pub(crate) fn sync_folder(dir: &Path) -> Result<(), CheckpointError> {
+    fs::File::open(dir).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io(dir))
+}
+
+fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CheckpointError::io(dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, CheckpointStore) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CheckpointStore::open(dir.path().join("out")).unwrap();
+        (dir, store)
+    }
+
+    fn write(store: &CheckpointStore, step: u64) -> Checkpoint {
+        let fill = |dir: &Path| {
+            fs::create_dir(dir.join("sub"))?;
+            fs::write(dir.join("sub/a.bin"), step.to_le_bytes())?;
+            fs::write(dir.join("b.json"), "{}")
+        };
+        store.write(step, fill).unwrap()
+    }
+
+    fn steps(store: &CheckpointStore) -> Vec<u64> {
+        store.list().unwrap().iter().map(|checkpoint| checkpoint.step).collect()
+    }
+
+    #[test]
+    fn the_newest_whole_checkpoint_is_found_and_damage_is_named() {
+        let (_dir, store) = store();
+        for step in [9, 10, 100, 101, 102, 103] {
+            write(&store, step);
+        }
+        let path = |name: &str| store.dir.join(name);
+        fs::write(path("checkpoint-103/sub/a.bin"), [0; 8]).unwrap();
+        fs::remove_file(path("checkpoint-102/b.json")).unwrap();
+        fs::remove_file(path("checkpoint-101").join(MANIFEST)).unwrap();
+        let found = store.newest().unwrap();
+        assert_eq!(found.newest.unwrap().step, 100, "100 is newer than 9 and 10, by number");
+        let reasons: Vec<String> = found.skipped.iter().map(|(_, error)| error.to_string()).collect();
+        assert!(reasons[0].contains("a.bin: its SHA-256 sum differs"), "{reasons:?}");
+        assert!(reasons[1].contains("b.json: missing"), "{reasons:?}");
+        assert!(reasons[2].contains("no manifest"), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_renamed_checkpoint_is_not_taken_for_another_step() {
+        let (_dir, store) = store();
+        let five = write(&store, 5);
+        fs::rename(five.path, store.dir.join("checkpoint-50")).unwrap();
+        let found = store.newest().unwrap();
+        assert!(found.newest.is_none());
+        assert!(found.skipped[0].1.to_string().contains("holds step 5"));
+    }
+
+    #[test]
+    fn a_failure_while_writing_leaves_the_others_and_no_debris() {
+        let (_dir, store) = store();
+        write(&store, 1);
+        let fails = |dir: &Path| {
+            fs::write(dir.join("half"), "x")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        };
+        let error = store.write(2, fails).unwrap_err();
+        assert!(matches!(error, CheckpointError::Full { step: 2, .. }), "{error}");
+        assert!(error.to_string().contains("older checkpoints are intact"));
+        assert_eq!(store.newest().unwrap().newest.unwrap().step, 1);
+        assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 1, "nothing but checkpoint-1");
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_cleared() {
+        let (_dir, store) = store();
+        fs::create_dir(store.dir.join(format!("{UNFINISHED}7"))).unwrap();
+        fs::write(store.dir.join(format!("{UNFINISHED}7/x")), "x").unwrap();
+        write(&store, 6);
+        store.clear_unfinished().unwrap();
+        assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn pruning_keeps_the_newest_and_the_best() {
+        let (_dir, store) = store();
+        (1..=6).for_each(|step| drop(write(&store, step)));
+        store.prune(2, Some(3)).unwrap();
+        assert_eq!(steps(&store), [3, 5, 6]);
+        store.prune(0, None).unwrap();
+        assert_eq!(steps(&store), [6], "the last one is never removed");
+    }
+
+    #[test]
+    fn a_step_can_be_written_again() {
+        let (_dir, store) = store();
+        write(&store, 4);
+        write(&store, 4);
+        assert_eq!(store.newest().unwrap().newest.unwrap().step, 4);
+    }
+}

@@ -3,10 +3,11 @@
 //! Decimal units (kB, MB, GB, TB) are powers of 1000 and binary ones (KiB, MiB, GiB, TiB) powers of 1024, always;
 //! what is printed is decimal. A bare number is bytes.
 
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{fmt, str::FromStr};
 
 /// A number of bytes that reads and prints with its unit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ByteSize(pub u64);
 
 /// A size that could not be read.
@@ -37,6 +38,22 @@ impl FromStr for ByteSize {
         };
         let bytes = number * scale as f64;
         if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(Self(bytes.round() as u64)) } else { Err(bad()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    /// Reads `"32GB"` or a number of bytes.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size such as \"32GB\", or a number of bytes")]
+        enum Written {
+            Bytes(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Bytes(bytes) => Ok(Self(bytes)),
+            Written::Text(text) => text.parse().map_err(D::Error::custom),
+        }
     }
 }
 

@@ -4,9 +4,12 @@
 //! joins the model, the data and the memory half; it holds no arithmetic besides the optimizer's.
 
 pub mod checkpoint;
+pub mod config;
 pub mod optimizer;
+pub mod outputs;
 pub mod schedule;
 pub mod selective_loss;
+pub mod trainer;
 
 #[cfg(test)]
 mod testing;

@@ -33,7 +33,7 @@ pub enum OptimizerKind {
 }
 
 /// The constants of AdamW.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AdamSettings {
     /// Decay of the first moment.
     pub beta1: f64,

@@ -35,6 +35,22 @@ def schedules():
     (HERE / "schedules.json").write_text(json.dumps(cases, indent=1))
 
 
+def trainer_state():
+    from transformers import TrainerState
+
+    state = TrainerState(
+        epoch=0.5, global_step=20, max_steps=40, logging_steps=10, eval_steps=20, save_steps=20, train_batch_size=2,
+        num_train_epochs=1, num_input_tokens_seen=5120, best_metric=2.25, best_global_step=20,
+        best_model_checkpoint="out/checkpoint-20",
+        log_history=[
+            {"epoch": 0.25, "grad_norm": 1.5, "learning_rate": 1e-4, "loss": 2.5, "step": 10},
+            {"epoch": 0.5, "eval_loss": 2.25, "step": 20},
+        ],
+    )
+    state.total_flos = 0.0
+    state.save_to_json(str(HERE / "trainer_state.json"))
+
+
 def lcg(count, seed):
     """Uniform numbers in [-1, 1) that Rust makes alike: a 32-bit linear congruential generator."""
     state, out = seed, np.empty(count, dtype=np.float32)
@@ -90,4 +106,5 @@ def optimizers():
 
 if __name__ == "__main__":
     schedules()
+    trainer_state()
     optimizers()

@@ -1,0 +1,301 @@
+//! What a user may ask of a run: the flags of `train-vision` and the keys of its configuration file.
+//!
+//! In come flags and a TOML or YAML file; out comes one set of options in which flags win. Everything is optional here:
+//! defaults and checks are in [`super::RunConfig`].
+
+use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
+use garden_memory::ByteSize;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Method {
+    /// Low-rank adapters beside frozen weights.
+    #[default]
+    Lora,
+    /// All weights; for small models.
+    Full,
+}
+
+/// When to evaluate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum EvalStrategy {
+    /// Never.
+    No,
+    /// Every --eval-steps.
+    Steps,
+    /// After each epoch.
+    Epoch,
+}
+
+/// Whether activations are computed again in the backward pass instead of being kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Checkpointing {
+    /// As few blocks as the memory budget makes necessary.
+    #[default]
+    Auto,
+    /// Every block.
+    On,
+    /// No block.
+    Off,
+}
+
+/// What to do near a memory limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnMemoryLimit {
+    /// Write a checkpoint and end with exit code 75.
+    #[default]
+    CheckpointAndStop,
+    /// Say so and go on.
+    Warn,
+}
+
+/// Where numbers go besides metrics.jsonl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum ReportTo {
+    /// Nowhere else.
+    None,
+    /// TensorBoard event files in OUTPUT/runs.
+    Tensorboard,
+    /// The MLflow server named by MLFLOW_TRACKING_URI.
+    Mlflow,
+}
+
+/// Which turns have labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum TrainOn {
+    /// Every turn of the assistant.
+    #[default]
+    Assistant,
+    /// The assistant's last turn.
+    Last,
+    /// Every token.
+    All,
+}
+
+/// What to do with a row that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum OnBadRow {
+    /// Stop and say which row and why.
+    #[default]
+    Fail,
+    /// Leave it out, count it, list it at the end.
+    Skip,
+}
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+macro_rules! options {
+    ($($heading:literal { $($(#[doc = $doc:literal])+ $(#[arg($($arg:tt)*)])? $name:ident: $type:ty,)+ })+) => {
+        /// Every option of a training run.
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+        #[cfg_attr(feature = "clap", derive(clap::Args))]
+        pub struct TrainOptions {
+            $($(
+                $(#[doc = $doc])+
+                #[serde(skip_serializing_if = "Option::is_none")]
+                #[cfg_attr(feature = "clap", arg(long, help_heading = $heading, $($($arg)*)?))]
+                pub $name: Option<$type>,
+            )+)+
+        }
+
+        impl TrainOptions {
+            /// The keys that a configuration file may have.
+            pub const KEYS: &'static [&'static str] = &[$($(stringify!($name),)+)+];
+
+            /// These options where they are given, those of `file` where not.
+            pub fn over(self, file: Self) -> Self {
+                Self { $($($name: self.$name.or(file.$name),)+)+ }
+            }
+        }
+    };
+}
+
+options! {
+    "What" {
+        /// Folder or hub id of the model to start from.
+        #[arg(value_name = "DIR|HUB_ID")]
+        base_model: String,
+        /// Rows to train on: a file, a folder or a hub id.
+        #[arg(value_name = "PATH|HUB_ID")]
+        dataset: String,
+        /// Where the adapter, checkpoints, logs and the report go.
+        #[arg(value_name = "DIR")]
+        output_dir: PathBuf,
+        /// Rows to evaluate on.
+        #[arg(value_name = "PATH")]
+        eval_dataset: String,
+        /// Share (5%) or number of the training rows to hold out for evaluation.
+        #[arg(value_name = "SHARE")]
+        eval_split: String,
+    }
+    "Length" {
+        /// Passes over the data (3).
+        epochs: f64,
+        /// Ends after this many optimizer steps, whatever --epochs says.
+        max_steps: u64,
+        /// Rows of a forward pass (2).
+        batch_size: u64,
+        /// Batches of an optimizer step (4).
+        gradient_accumulation_steps: u64,
+        /// Longest row in tokens; longer ones are dropped and counted (2048).
+        max_seq_length: usize,
+    }
+    "Learning" {
+        /// Peak learning rate (2e-4).
+        learning_rate: f64,
+        /// How the rate moves (linear).
+        lr_scheduler_type: Shape,
+        /// Steps of warm-up (0).
+        warmup_steps: u64,
+        /// Warm-up as a share of all steps, instead of --warmup-steps.
+        #[arg(conflicts_with = "warmup_steps")]
+        warmup_ratio: f64,
+        /// AdamW with f32 or 8-bit moments (adamw_8bit).
+        optim: OptimizerKind,
+        /// Decoupled weight decay (0.01).
+        weight_decay: f64,
+        /// Largest norm of a gradient; 0 does not clip (1).
+        max_grad_norm: f64,
+        /// Decay of the first moment (0.9).
+        adam_beta1: f64,
+        /// Decay of the second moment (0.999).
+        adam_beta2: f64,
+        /// Keeps the step finite (1e-8).
+        adam_epsilon: f64,
+        /// Seed of the shuffle, the adapter's start and dropout (3407).
+        seed: u64,
+    }
+    "Adapter" {
+        /// Adapters or all weights (lora).
+        method: Method,
+        /// Rank of the adapters (16).
+        lora_r: usize,
+        /// Scale of the adapters: alpha / r (16).
+        lora_alpha: f64,
+        /// Share of an adapter's inputs set to zero (0).
+        lora_dropout: f64,
+        /// Scale by alpha / sqrt(r) instead.
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        use_rslora: bool,
+        /// Modules to adapt: a regular expression over their names, instead of the four switches below.
+        #[arg(value_name = "REGEX")]
+        target_modules: String,
+        /// Adapt the vision tower (true).
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        finetune_vision_layers: bool,
+        /// Adapt the language model (true).
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        finetune_language_layers: bool,
+        /// Adapt attention (true).
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        finetune_attention_modules: bool,
+        /// Adapt the MLPs (true).
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        finetune_mlp_modules: bool,
+        /// Hold frozen weights in 4 bits (NF4).
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", conflicts_with_all = ["load_in_8bit", "load_in_16bit"])]
+        load_in_4bit: bool,
+        /// Hold frozen weights in 8 bits.
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", conflicts_with = "load_in_16bit")]
+        load_in_8bit: bool,
+        /// Hold frozen weights in 16 bits (bf16). Without any of the three they stay as they are stored.
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        load_in_16bit: bool,
+    }
+    "Data" {
+        /// Which turns have labels (assistant).
+        train_on: TrainOn,
+        /// What to do with a bad row (fail).
+        on_bad_row: OnBadRow,
+        /// Largest share of bad rows that --on-bad-row skip accepts (1%).
+        #[arg(value_name = "SHARE")]
+        max_bad_rows: String,
+        /// Smallest image area in pixels; the checkpoint's own limit if not given.
+        min_pixels: u64,
+        /// Largest image area in pixels; the checkpoint's own limit if not given.
+        max_pixels: u64,
+        /// Fetch images from http(s) addresses in the rows.
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        allow_remote_images: bool,
+        /// Threads that prepare batches (one per core).
+        dataloader_num_workers: usize,
+        /// Most memory for batches prepared ahead (64MB).
+        #[arg(value_name = "SIZE")]
+        prefetch_bytes: ByteSize,
+        /// Take JSON layout out of the loss (none).
+        selective_loss: Level,
+        /// Keys that `aggressive` masks, comma-separated; found in the first rows if not given.
+        #[arg(value_name = "KEYS")]
+        selective_loss_keys: String,
+        /// First epoch with selective loss, from 0 (0).
+        selective_loss_start_epoch: u64,
+    }
+    "Memory" {
+        /// Memory for the whole run; blocks are recomputed until it fits.
+        #[arg(value_name = "SIZE")]
+        memory_budget: ByteSize,
+        /// Recompute activations (auto).
+        gradient_checkpointing: Checkpointing,
+        /// Steps between memory samples (10).
+        memory_every: u64,
+        /// Memory that must not be exceeded; the cgroup's and the machine's limits are always minded.
+        #[arg(value_name = "SIZE")]
+        memory_limit: ByteSize,
+        /// What to do before a limit is reached (checkpoint-and-stop).
+        on_memory_limit: OnMemoryLimit,
+        /// Steps between clean-ups; none is needed, this is for measuring (0).
+        cleanup_every: u64,
+    }
+    "Log" {
+        /// Steps between logs (10).
+        logging_steps: u64,
+        /// When to evaluate (epoch, if there is something to evaluate on).
+        eval_strategy: EvalStrategy,
+        /// Steps between evaluations with --eval-strategy steps.
+        eval_steps: u64,
+        /// Steps between checkpoints; at the end of each epoch if not given.
+        save_steps: u64,
+        /// Checkpoints kept, besides the best (2).
+        save_total_limit: usize,
+        /// auto (newest whole checkpoint), a checkpoint's folder, or never (auto).
+        #[arg(value_name = "auto|PATH|never")]
+        resume: String,
+        /// Evaluations without improvement after which the run ends; the best adapter is then the result.
+        early_stopping_patience: u64,
+        /// Where numbers go besides metrics.jsonl (none).
+        #[arg(value_delimiter = ',')]
+        report_to: Vec<ReportTo>,
+        /// No progress, only errors.
+        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+        quiet: bool,
+        /// Lines for people or for programs (text).
+        log_format: LogFormat,
+    }
+}

@@ -1,0 +1,141 @@
+//! Whoever wants to follow a run: the memory monitor, the screen, the loggers, early stopping.
+//!
+//! In come the events of a run in order; a callback may ask for a checkpoint or for the end, and may add numbers to a log
+//! entry before others see it. An error of a callback ends the run: a logger that may fail without harm handles that itself.
+
+use super::{
+    model::{BatchSums, BoxError},
+    state::{LogEntry, TrainerState},
+};
+use std::path::Path;
+
+/// Why a run ended before its last step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// Evaluations did not improve for as long as the user was ready to wait.
+    EarlyStopping,
+    /// A memory limit is near; the message says which and how near.
+    MemoryLimit(String),
+    /// The user or the system asked for it.
+    Interrupted,
+}
+
+/// What callbacks ask of the trainer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Control {
+    /// Write a checkpoint after this step.
+    pub save: bool,
+    /// End the run after this step; a checkpoint is written first.
+    pub stop: Option<StopReason>,
+}
+
+/// One optimizer step as it went.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StepFacts {
+    /// Sums over its batches.
+    pub sums: BatchSums,
+    /// Norm of its gradient before clipping.
+    pub gradient_norm: f64,
+    /// Its learning rate.
+    pub learning_rate: f64,
+    /// Seconds it took, waiting for data included.
+    pub seconds: f64,
+    /// Seconds of these spent waiting for data.
+    pub data_seconds: f64,
+}
+
+/// Follows a run.
+#[allow(unused_variables)]
+pub trait Callback {
+    /// Before the first step.
+    fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Before each optimizer step.
+    fn on_step_begin(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// After each optimizer step.
+    fn on_step_end(
+        &mut self,
+        state: &TrainerState,
+        step: &StepFacts,
+        control: &mut Control,
+    ) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// After an evaluation; `improved` says whether it was the best so far.
+    fn on_evaluate(
+        &mut self,
+        state: &TrainerState,
+        improved: bool,
+        control: &mut Control,
+    ) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Before a log entry becomes part of the history.
+    fn on_log(&mut self, state: &TrainerState, entry: &mut LogEntry) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// After a checkpoint was written.
+    fn on_save(&mut self, state: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// After the last step.
+    fn on_end(&mut self, state: &TrainerState, stopped: Option<&StopReason>) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// What must survive a resume, under a name of its own.
+    fn keep(&self) -> Option<(&'static str, serde_json::Value)> {
+        None
+    }
+
+    /// Takes back what [`Callback::keep`] gave.
+    fn restore(&mut self, kept: &serde_json::Value) -> Result<(), BoxError> {
+        Ok(())
+    }
+}
+
+/// Ends a run after a number of evaluations without a better one.
+pub struct EarlyStopping {
+    patience: u64,
+    spent: u64,
+}
+
+impl EarlyStopping {
+    /// Waits for this many evaluations.
+    pub fn new(patience: u64) -> Self {
+        Self { patience, spent: 0 }
+    }
+}
+
+impl Callback for EarlyStopping {
+    fn on_evaluate(
+        &mut self,
+        _: &TrainerState,
+        improved: bool,
+        control: &mut Control,
+    ) -> Result<(), BoxError> {
+        self.spent = if improved { 0 } else { self.spent + 1 };
+        if self.spent >= self.patience {
+            control.stop = Some(StopReason::EarlyStopping);
+        }
+        Ok(())
+    }
+
+    fn keep(&self) -> Option<(&'static str, serde_json::Value)> {
+        Some(("EarlyStopping", self.spent.into()))
+    }
+
+    fn restore(&mut self, kept: &serde_json::Value) -> Result<(), BoxError> {
+        self.spent = kept.as_u64().unwrap_or(0);
+        Ok(())
+    }
+}

@@ -1,0 +1,416 @@
+//! The training loop: batches in, an updated model out, with evaluations, logs and checkpoints on the way.
+//!
+//! In come a model, its data, settings and callbacks; out comes how the run ended. What a step does depends on the seed, the
+//! settings and the step's number alone, so a run that is killed and resumed ends with the same bits as one that was not.
+
+mod callback;
+mod model;
+mod resume;
+mod state;
+
+pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
+pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel, TrainableTensor};
+pub use state::{LogEntry, TRAINER_STATE, TrainerState};
+
+use crate::{
+    checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
+    optimizer::{AdamSettings, Optimizer, OptimizerKind, SquaredNorm},
+    schedule::Schedule,
+};
+use resume::Progress;
+use serde::Serialize;
+use std::{collections::BTreeMap, time::Instant};
+
+/// When something happens that is not done at every step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum When {
+    /// Never.
+    #[default]
+    Never,
+    /// Every so many steps.
+    Steps(u64),
+    /// At the end of each epoch.
+    Epoch,
+}
+
+impl When {
+    fn is_due(self, step: u64, epoch_ended: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Steps(every) => every > 0 && step.is_multiple_of(every),
+            Self::Epoch => epoch_ended,
+        }
+    }
+
+    fn steps(self) -> u64 {
+        if let Self::Steps(every) = self { every } else { 0 }
+    }
+}
+
+/// How a run is to go.
+#[derive(Debug, Clone)]
+pub struct TrainerSettings {
+    /// Passes over the data; a part is allowed.
+    pub epochs: f64,
+    /// Ends the run after this many optimizer steps, whatever the epochs say.
+    pub max_steps: Option<u64>,
+    /// Batches of one optimizer step.
+    pub accumulation: u64,
+    /// How moments are stored.
+    pub optimizer: OptimizerKind,
+    /// The optimizer's constants.
+    pub adam: AdamSettings,
+    /// The largest norm of a step's gradient; zero does not clip.
+    pub max_gradient_norm: f64,
+    /// Steps between logs.
+    pub logging_steps: u64,
+    /// When to evaluate.
+    pub evaluate: When,
+    /// When to write checkpoints besides the last one.
+    pub save: When,
+    /// Checkpoints kept.
+    pub save_limit: Option<usize>,
+    /// Seeds dropout.
+    pub seed: u64,
+}
+
+impl TrainerSettings {
+    /// Optimizer steps of one epoch and of the whole run, as Hugging Face's Trainer counts them.
+    pub fn steps(&self, rows: u64, batch_size: u64) -> (u64, u64) {
+        let batches = rows.div_ceil(batch_size.max(1));
+        let per_epoch = batches.div_ceil(self.accumulation.max(1)).max(1);
+        let by_epochs = (self.epochs * per_epoch as f64).ceil() as u64;
+        (per_epoch, self.max_steps.unwrap_or(by_epochs))
+    }
+}
+
+/// Why a run could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The model, the data or a callback failed.
+    #[error("step {step}: {source}")]
+    Step {
+        /// The optimizer step, from 1.
+        step: u64,
+        /// What failed.
+        source: BoxError,
+    },
+    /// A loss or gradient is infinite or not a number.
+    #[error(
+        "step {step}: the {what} is {value}: training diverged; lower --learning-rate, add --warmup-steps, or check the data of this step. The last checkpoint is intact"
+    )]
+    Diverged {
+        /// The optimizer step, from 1.
+        step: u64,
+        /// `loss` or `gradient norm`.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A checkpoint could not be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// An epoch gave no batch at all.
+    #[error("the dataset gave no batch: every row was dropped")]
+    NoData,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The final state.
+    pub state: TrainerState,
+    /// Why it ended early, if it did.
+    pub stopped: Option<StopReason>,
+    /// The last checkpoint.
+    pub checkpoint: Checkpoint,
+}
+
+/// A run in progress.
+pub struct Trainer<'a, M: TrainableModel, S> {
+    model: &'a mut M,
+    data: &'a mut S,
+    evaluation: Option<&'a mut S>,
+    settings: TrainerSettings,
+    schedule: Schedule,
+    optimizer: Optimizer,
+    norm: SquaredNorm,
+    callbacks: Vec<&'a mut dyn Callback>,
+    checkpoints: CheckpointStore,
+    state: TrainerState,
+    progress: Progress,
+    evaluated_at: Option<u64>,
+    /// The checkpoint that holds exactly this state.
+    saved: Option<Checkpoint>,
+}
+
+impl<'a, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, M, S> {
+    /// Prepares a run. The schedule must cover the steps that [`TrainerSettings::steps`] gives.
+    pub fn new(
+        model: &'a mut M,
+        data: &'a mut S,
+        evaluation: Option<&'a mut S>,
+        settings: TrainerSettings,
+        schedule: Schedule,
+        checkpoints: CheckpointStore,
+        callbacks: Vec<&'a mut dyn Callback>,
+    ) -> Self {
+        let mut lengths = Vec::new();
+        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
+        let (steps_per_epoch, max_steps) = settings.steps(data.rows(), data.batch_size());
+        let state = TrainerState {
+            max_steps,
+            num_train_epochs: max_steps.div_ceil(steps_per_epoch),
+            logging_steps: settings.logging_steps,
+            eval_steps: settings.evaluate.steps(),
+            save_steps: settings.save.steps(),
+            train_batch_size: data.batch_size(),
+            is_local_process_zero: true,
+            is_world_process_zero: true,
+            ..TrainerState::default()
+        };
+        Self {
+            model,
+            data,
+            evaluation,
+            settings,
+            schedule,
+            optimizer,
+            norm: SquaredNorm::default(),
+            callbacks,
+            checkpoints,
+            state,
+            progress: Progress::default(),
+            evaluated_at: None,
+            saved: None,
+        }
+    }
+
+    /// Where the run stands.
+    pub fn state(&self) -> &TrainerState {
+        &self.state
+    }
+
+    /// Bytes held for the optimizer's moments.
+    pub fn optimizer_bytes(&self) -> u64 {
+        self.optimizer.bytes()
+    }
+
+    /// Trains to the end, or until a callback stops the run.
+    pub fn run(mut self) -> Result<Outcome, TrainError> {
+        self.tell(|callback, state| callback.on_start(state))?;
+        let mut control = Control::default();
+        let mut seek = true;
+        while control.stop.is_none() && !self.is_done() {
+            if std::mem::take(&mut seek) {
+                self.seek()?;
+            }
+            self.tell(|callback, state| callback.on_step_begin(state))?;
+            let step = self.step()?;
+            seek = step.is_none_or(|(_, epoch_ended)| epoch_ended);
+            if let Some((facts, _)) = &step {
+                self.after_step(facts, seek, &mut control)?;
+            }
+            if seek {
+                self.after_epoch(&mut control)?;
+            }
+            if step.is_some() && self.settings.save.is_due(self.state.global_step, seek) || control.save {
+                control.save = false;
+                self.save()?;
+            }
+        }
+        self.finish(control)
+    }
+
+    fn is_done(&self) -> bool {
+        let epochs_done = self.progress.position.epoch as f64 >= self.settings.epochs.ceil();
+        // Rows that were dropped can make an epoch shorter than planned.
+        self.state.global_step >= self.state.max_steps || self.settings.max_steps.is_none() && epochs_done
+    }
+
+    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that resumes it.
+    fn finish(mut self, mut control: Control) -> Result<Outcome, TrainError> {
+        if matches!(control.stop, None | Some(StopReason::EarlyStopping)) {
+            self.log_training()?;
+            let stop = control.stop.take();
+            if self.settings.evaluate != When::Never && self.evaluated_at != Some(self.state.global_step) {
+                self.evaluate(&mut control)?;
+            }
+            control.stop = stop;
+        }
+        let checkpoint = match self.saved.take() {
+            Some(checkpoint) => checkpoint,
+            None => self.save()?,
+        };
+        let stopped = control.stop;
+        self.tell(|callback, state| callback.on_end(state, stopped.as_ref()))?;
+        Ok(Outcome { state: self.state, stopped, checkpoint })
+    }
+
+    /// One optimizer step; nothing if the epoch has no batch left.
+    fn step(&mut self) -> Result<Option<(StepFacts, bool)>, TrainError> {
+        let number = self.state.global_step + 1;
+        let failed = |source| TrainError::Step { step: number, source };
+        let start = Instant::now();
+        let mut facts = StepFacts::default();
+        let mut batches = 0;
+        self.model.zero_gradients();
+        while batches < self.settings.accumulation {
+            let asked = Instant::now();
+            let next = self.data.next().map_err(failed)?;
+            facts.data_seconds += asked.elapsed().as_secs_f64();
+            let Some((batch, position)) = next else { break };
+            let noise = mix(self.settings.seed, number, batches);
+            facts.sums += self.model.forward_backward(&batch, noise).map_err(failed)?;
+            self.data.recycle(batch);
+            self.progress.position = position;
+            batches += 1;
+        }
+        if batches == 0 {
+            return Ok(None);
+        }
+        facts.learning_rate = self.schedule.rate(self.state.global_step);
+        facts.gradient_norm = self.update(facts.learning_rate, facts.sums, number)?;
+        facts.seconds = start.elapsed().as_secs_f64();
+        let epoch_ended =
+            batches < self.settings.accumulation || self.progress.position.row >= self.data.rows();
+        Ok(Some((facts, epoch_ended)))
+    }
+
+    /// Clips the summed gradient and moves every tensor; gives the gradient's norm.
+    fn update(&mut self, rate: f64, sums: BatchSums, step: u64) -> Result<f64, TrainError> {
+        let loss = sums.mean_loss();
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { step, what: "loss", value: loss });
+        }
+        let scale = 1.0 / sums.label_tokens.max(1) as f64;
+        self.norm.clear();
+        self.model.visit(&mut |tensor| self.norm.add(tensor.gradient));
+        let norm = self.norm.norm(scale);
+        if !norm.is_finite() {
+            return Err(TrainError::Diverged { step, what: "gradient norm", value: norm });
+        }
+        let scale = (scale * SquaredNorm::factor(norm, self.settings.max_gradient_norm)) as f32;
+        let optimizer = &mut self.optimizer;
+        optimizer.begin_step();
+        let mut index = 0;
+        self.model.visit(&mut |tensor| {
+            optimizer.update(index, tensor.values, tensor.gradient, rate, scale, tensor.decays);
+            index += 1;
+        });
+        Ok(norm)
+    }
+
+    fn after_step(
+        &mut self,
+        facts: &StepFacts,
+        epoch_ended: bool,
+        control: &mut Control,
+    ) -> Result<(), TrainError> {
+        self.saved = None;
+        self.state.global_step += 1;
+        self.state.num_input_tokens_seen += facts.sums.tokens;
+        let Position { epoch, row } = self.progress.position;
+        let part = if epoch_ended { 1.0 } else { row as f64 / self.data.rows().max(1) as f64 };
+        self.state.epoch = epoch as f64 + part;
+        self.progress.add(facts);
+        self.tell(|callback, state| callback.on_step_end(state, facts, control))?;
+        let step = self.state.global_step;
+        if self.settings.logging_steps > 0 && step.is_multiple_of(self.settings.logging_steps) {
+            self.log_training()?;
+        }
+        if self.settings.evaluate.is_due(step, false) { self.evaluate(control) } else { Ok(()) }
+    }
+
+    fn after_epoch(&mut self, control: &mut Control) -> Result<(), TrainError> {
+        if self.progress.position.row == 0 {
+            return Err(TrainError::NoData);
+        }
+        self.progress.position = Position { epoch: self.progress.position.epoch + 1, row: 0 };
+        if self.settings.evaluate == When::Epoch { self.evaluate(control) } else { Ok(()) }
+    }
+
+    fn seek(&mut self) -> Result<(), TrainError> {
+        let step = self.state.global_step + 1;
+        self.data.seek(self.progress.position).map_err(|source| TrainError::Step { step, source })
+    }
+
+    /// Loss and accuracy on the evaluation data; keeps the best.
+    fn evaluate(&mut self, control: &mut Control) -> Result<(), TrainError> {
+        let step = self.state.global_step;
+        let failed = |source| TrainError::Step { step, source };
+        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(()) };
+        self.evaluated_at = Some(step);
+        let start = Instant::now();
+        let sums = evaluate(self.model, data).map_err(failed)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let loss = sums.mean_loss();
+        let values = BTreeMap::from([
+            ("eval_loss".to_owned(), loss),
+            ("eval_token_accuracy".to_owned(), sums.accuracy()),
+            ("eval_runtime".to_owned(), seconds),
+            ("eval_samples_per_second".to_owned(), sums.rows as f64 / seconds.max(1e-9)),
+        ]);
+        self.log(values)?;
+        let improved = self.state.best_metric.is_none_or(|best| loss < best);
+        if improved {
+            self.state.best_metric = Some(loss);
+            self.state.best_global_step = Some(step);
+            self.state.best_model_checkpoint = Some(format!("checkpoint-{step}"));
+            control.save = true;
+        }
+        self.tell(|callback, state| callback.on_evaluate(state, improved, control))
+    }
+
+    fn log_training(&mut self) -> Result<(), TrainError> {
+        let Some(values) = self.progress.take_log() else { return Ok(()) };
+        self.log(values)
+    }
+
+    fn log(&mut self, values: BTreeMap<String, f64>) -> Result<(), TrainError> {
+        let mut entry = LogEntry { epoch: self.state.epoch, step: self.state.global_step, values };
+        self.tell(|callback, state| callback.on_log(state, &mut entry))?;
+        self.state.log_history.push(entry);
+        self.saved = None;
+        Ok(())
+    }
+
+    fn tell(
+        &mut self,
+        mut event: impl FnMut(&mut dyn Callback, &TrainerState) -> Result<(), BoxError>,
+    ) -> Result<(), TrainError> {
+        let step = self.state.global_step;
+        for callback in &mut self.callbacks {
+            event(*callback, &self.state).map_err(|source| TrainError::Step { step, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// Loss and hits over all the data of a source.
+pub fn evaluate<M, S>(model: &mut M, data: &mut S) -> Result<BatchSums, BoxError>
+where
+    M: TrainableModel,
+    S: BatchSource<Batch = M::Batch>,
+{
+    let mut sums = BatchSums::default();
+    data.seek(Position::default())?;
+    while let Some((batch, _)) = data.next()? {
+        sums += model.evaluate(&batch)?;
+        data.recycle(batch);
+    }
+    Ok(sums)
+}
+
+/// A seed for each batch of each step, by the finaliser of SplitMix64.
+fn mix(seed: u64, step: u64, batch: u64) -> u64 {
+    let mut x = seed ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ batch.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! What the trainer needs of a model and of its data.
+//!
+//! In come batches; out come sums of losses, with gradients kept by the model until they are cleared. Gradients are those of
+//! the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step, so that how rows are
+//! cut into batches does not change what is learned.
+
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Any error of a part that the trainer only carries upwards.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sums over the label tokens of a batch, and what the batch was made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct BatchSums {
+    /// Sum of the token losses.
+    pub loss: f64,
+    /// Tokens with a label.
+    pub label_tokens: u64,
+    /// Label tokens that the model would have chosen; counted in evaluation only.
+    pub correct: u64,
+    /// All tokens.
+    pub tokens: u64,
+    /// Images.
+    pub images: u64,
+    /// Dataset rows.
+    pub rows: u64,
+}
+
+impl std::ops::AddAssign for BatchSums {
+    fn add_assign(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.label_tokens += other.label_tokens;
+        self.correct += other.correct;
+        self.tokens += other.tokens;
+        self.images += other.images;
+        self.rows += other.rows;
+    }
+}
+
+impl BatchSums {
+    /// Mean loss of a label token; zero where there is none.
+    pub fn mean_loss(&self) -> f64 {
+        if self.label_tokens == 0 { 0.0 } else { self.loss / self.label_tokens as f64 }
+    }
+
+    /// Share of the label tokens that the model would have chosen.
+    pub fn accuracy(&self) -> f64 {
+        if self.label_tokens == 0 { 0.0 } else { self.correct as f64 / self.label_tokens as f64 }
+    }
+}
+
+/// One trainable tensor.
+pub struct TrainableTensor<'a> {
+    /// Its name, stable from run to run.
+    pub name: &'a str,
+    /// What is trained.
+    pub values: &'a mut [f32],
+    /// The summed gradient.
+    pub gradient: &'a [f32],
+    /// Whether weight decay applies: to matrices, not to biases and norms.
+    pub decays: bool,
+}
+
+/// A model that the trainer can train.
+pub trait TrainableModel {
+    /// What it is fed.
+    type Batch;
+
+    /// Adds the gradients of the batch's summed loss. `noise` seeds dropout: equal seeds give equal results.
+    fn forward_backward(&mut self, batch: &Self::Batch, noise: u64) -> Result<BatchSums, BoxError>;
+
+    /// Loss and hits without gradients.
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<BatchSums, BoxError>;
+
+    /// Sets all gradients to zero.
+    fn zero_gradients(&mut self);
+
+    /// Shows every trainable tensor, always in the same order.
+    fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>));
+
+    /// Writes what is trained into a folder.
+    fn save(&mut self, dir: &Path) -> Result<(), BoxError>;
+
+    /// Reads what [`TrainableModel::save`] wrote.
+    fn load(&mut self, dir: &Path) -> Result<(), BoxError>;
+}
+
+/// A place in the data: how many rows of which epoch were used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Rows of the epoch's order that were used.
+    pub row: u64,
+}
+
+/// Batches in an order that depends on nothing but the seed.
+pub trait BatchSource {
+    /// What it gives.
+    type Batch;
+
+    /// Rows of an epoch.
+    fn rows(&self) -> u64;
+
+    /// Rows of a full batch.
+    fn batch_size(&self) -> u64;
+
+    /// Goes to a place.
+    fn seek(&mut self, position: Position) -> Result<(), BoxError>;
+
+    /// The next batch of the epoch, and the place after it; nothing at its end.
+    fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError>;
+
+    /// Takes a used batch back, to use its buffers again.
+    fn recycle(&mut self, batch: Self::Batch);
+}

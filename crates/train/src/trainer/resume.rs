@@ -1,0 +1,165 @@
+//! What a checkpoint holds of a run, and how the run goes on from it.
+//!
+//! In comes a trainer between two steps; out comes a folder with the model's part, `optimizer.safetensors`,
+//! `trainer_state.json` and `progress.json`, and from it the same trainer again. Tensors that do not match are refused by name.
+
+use super::{BatchSource, Position, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
+use crate::{
+    checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
+    optimizer::StateSlice,
+    outputs::write_file,
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+
+const OPTIMIZER: &str = "optimizer.safetensors";
+const PROGRESS: &str = "progress.json";
+
+/// What a run must remember besides the model, the optimizer and the history.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    /// The next row to use.
+    pub position: Position,
+    /// Seeds dropout; a resumed run must have the same.
+    seed: u64,
+    /// The optimizer's own count.
+    optimizer_step: u64,
+    /// Step losses since the last log.
+    loss_since_log: f64,
+    steps_since_log: u64,
+    #[serde(skip)]
+    seconds_since_log: f64,
+    #[serde(skip)]
+    tokens_since_log: u64,
+    #[serde(skip)]
+    images_since_log: u64,
+    gradient_norm: f64,
+    learning_rate: f64,
+}
+
+impl Progress {
+    pub(super) fn add(&mut self, facts: &StepFacts) {
+        self.loss_since_log += facts.sums.mean_loss();
+        self.steps_since_log += 1;
+        self.seconds_since_log += facts.seconds;
+        self.tokens_since_log += facts.sums.tokens;
+        self.images_since_log += facts.sums.images;
+        self.gradient_norm = facts.gradient_norm;
+        self.learning_rate = facts.learning_rate;
+    }
+
+    /// The numbers of a log entry over the steps since the last one.
+    pub(super) fn take_log(&mut self) -> Option<BTreeMap<String, f64>> {
+        if self.steps_since_log == 0 {
+            return None;
+        }
+        let seconds = self.seconds_since_log.max(1e-9);
+        let values = BTreeMap::from([
+            ("loss".to_owned(), self.loss_since_log / self.steps_since_log as f64),
+            ("grad_norm".to_owned(), self.gradient_norm),
+            ("learning_rate".to_owned(), self.learning_rate),
+            ("tokens_per_second".to_owned(), self.tokens_since_log as f64 / seconds),
+            ("images_per_second".to_owned(), self.images_since_log as f64 / seconds),
+        ]);
+        let kept = Self { position: self.position, ..Self::default() };
+        *self = kept;
+        Some(values)
+    }
+}
+
+impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, M, S> {
+    /// Writes a checkpoint of this step and removes those beyond the limit.
+    pub(super) fn save(&mut self) -> Result<Checkpoint, TrainError> {
+        let step = self.state.global_step;
+        self.progress.seed = self.settings.seed;
+        self.progress.optimizer_step = self.optimizer.step();
+        let kept = self.callbacks.iter().filter_map(|callback| callback.keep());
+        self.state.stateful_callbacks = kept.map(|(name, value)| (name.to_owned(), value)).collect();
+        let store = self.checkpoints.clone();
+        let checkpoint = store.write(step, |dir| self.fill(dir))?;
+        if let Some(limit) = self.settings.save_limit {
+            self.checkpoints.prune(limit, self.state.best_global_step)?;
+        }
+        self.tell(|callback, state| callback.on_save(state, &checkpoint.path))?;
+        self.saved = Some(checkpoint.clone());
+        Ok(checkpoint)
+    }
+
+    fn fill(&mut self, dir: &Path) -> Result<(), super::BoxError> {
+        self.model.save(dir)?;
+        self.save_optimizer(&dir.join(OPTIMIZER))?;
+        self.state.save(dir)?;
+        write_file(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
+        Ok(())
+    }
+
+    fn save_optimizer(&mut self, path: &Path) -> Result<(), CheckpointError> {
+        let names = self.tensor_names();
+        let optimizer = &mut self.optimizer;
+        write_tensors(path, &mut |visit| {
+            for (index, name) in names.iter().enumerate() {
+                for (part, slice) in optimizer.state(index) {
+                    let slice = match slice {
+                        StateSlice::F32(values) => TensorSlice::F32(values),
+                        StateSlice::U8(codes) => TensorSlice::U8(codes),
+                    };
+                    visit(&format!("{name}.{part}"), slice);
+                }
+            }
+        })
+    }
+
+    fn tensor_names(&mut self) -> Vec<String> {
+        let mut names = Vec::new();
+        self.model.visit(&mut |tensor| names.push(tensor.name.to_owned()));
+        names
+    }
+
+    /// Continues from a checkpoint whose sums were checked.
+    pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        let dir = &checkpoint.path;
+        let contents = |error: super::BoxError| CheckpointError::Contents(error);
+        self.model.load(dir).map_err(contents)?;
+        let file = TensorFile::open(&dir.join(OPTIMIZER))?;
+        for (index, name) in self.tensor_names().iter().enumerate() {
+            for (part, slice) in self.optimizer.state(index) {
+                let name = format!("{name}.{part}");
+                match slice {
+                    StateSlice::F32(values) => file.fill_f32(&name, values)?,
+                    StateSlice::U8(codes) => file.fill_u8(&name, codes)?,
+                }
+            }
+        }
+        self.progress = read_json(&dir.join(PROGRESS))?;
+        self.optimizer.set_step(self.progress.optimizer_step);
+        if self.progress.seed != self.settings.seed {
+            let (theirs, ours) = (self.progress.seed, self.settings.seed);
+            let reason =
+                format!("was made with --seed {theirs}, this run has {ours}: the order of rows would differ");
+            return Err(CheckpointError::Damaged { path: dir.clone(), reason }.into());
+        }
+        let saved: TrainerState = read_json(&dir.join(super::TRAINER_STATE))?;
+        // What was reached comes from the checkpoint, what is planned from this run's settings.
+        self.state.global_step = saved.global_step;
+        self.state.epoch = saved.epoch;
+        self.state.num_input_tokens_seen = saved.num_input_tokens_seen;
+        self.state.log_history = saved.log_history;
+        self.state.best_metric = saved.best_metric;
+        self.state.best_global_step = saved.best_global_step;
+        self.state.best_model_checkpoint = saved.best_model_checkpoint;
+        self.saved = Some(checkpoint.clone());
+        for callback in &mut self.callbacks {
+            let kept = callback.keep().and_then(|(name, _)| saved.stateful_callbacks.get(name));
+            if let Some(kept) = kept {
+                callback.restore(kept).map_err(contents)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
+    let text = std::fs::read(path).map_err(CheckpointError::io(path))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| CheckpointError::Damaged { path: path.to_owned(), reason: error.to_string() })
+}

@@ -1,0 +1,372 @@
+//! The loop on a toy model: a softmax over linear features, whose gradient is plain to see.
+
+use super::*;
+use crate::{
+    optimizer::AdamSettings,
+    schedule::{Shape, Warmup},
+    testing::uniform,
+};
+use std::{cell::RefCell, path::Path, rc::Rc};
+
+const CLASSES: usize = 3;
+const FEATURES: usize = 5;
+
+/// Rows with one to four label tokens each, so that batches differ in their number of tokens.
+#[derive(Clone)]
+struct ToyRow {
+    features: Vec<f32>,
+    label: usize,
+    tokens: u64,
+}
+
+struct ToyModel {
+    weights: Vec<f32>,
+    gradient: Vec<f32>,
+    noise: Vec<u64>,
+}
+
+impl ToyModel {
+    fn new() -> Self {
+        let weights = uniform(CLASSES * FEATURES, 1);
+        Self { gradient: vec![0.0; weights.len()], weights, noise: Vec::new() }
+    }
+
+    fn probabilities(&self, row: &ToyRow) -> Vec<f64> {
+        let logits = self.weights.chunks(FEATURES).map(|weights| {
+            weights.iter().zip(&row.features).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>().exp()
+        });
+        let exponentials: Vec<f64> = logits.collect();
+        let sum: f64 = exponentials.iter().sum();
+        exponentials.iter().map(|x| x / sum).collect()
+    }
+}
+
+impl TrainableModel for ToyModel {
+    type Batch = Vec<ToyRow>;
+
+    fn forward_backward(&mut self, batch: &Self::Batch, noise: u64) -> Result<BatchSums, BoxError> {
+        self.noise.push(noise);
+        for row in batch {
+            let mut probabilities = self.probabilities(row);
+            probabilities[row.label] -= 1.0;
+            for (gradient, p) in self.gradient.chunks_mut(FEATURES).zip(&probabilities) {
+                for (gradient, x) in gradient.iter_mut().zip(&row.features) {
+                    *gradient += (row.tokens as f64 * p) as f32 * x;
+                }
+            }
+        }
+        self.evaluate(batch)
+    }
+
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<BatchSums, BoxError> {
+        let mut sums = BatchSums { rows: batch.len() as u64, ..BatchSums::default() };
+        for row in batch {
+            let probabilities = self.probabilities(row);
+            sums.loss -= row.tokens as f64 * probabilities[row.label].ln();
+            sums.label_tokens += row.tokens;
+            let hit = probabilities.iter().all(|p| *p <= probabilities[row.label]);
+            sums.correct += if hit { row.tokens } else { 0 };
+        }
+        Ok(sums)
+    }
+
+    fn zero_gradients(&mut self) {
+        self.gradient.fill(0.0);
+    }
+
+    fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
+        visit(TrainableTensor {
+            name: "weights",
+            values: &mut self.weights,
+            gradient: &self.gradient,
+            decays: true,
+        });
+    }
+
+    fn save(&mut self, dir: &Path) -> Result<(), BoxError> {
+        let bytes: Vec<u8> = self.weights.iter().flat_map(|w| w.to_le_bytes()).collect();
+        Ok(std::fs::write(dir.join("weights.bin"), bytes)?)
+    }
+
+    fn load(&mut self, dir: &Path) -> Result<(), BoxError> {
+        let bytes = std::fs::read(dir.join("weights.bin"))?;
+        self.weights = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        Ok(())
+    }
+}
+
+/// Rows in an order that rotates with the epoch.
+struct ToyData {
+    rows: Vec<ToyRow>,
+    batch_size: usize,
+    position: Position,
+    /// Fails when this row of any epoch is reached, as a kill would.
+    fails_at: Option<Position>,
+}
+
+impl ToyData {
+    fn new(count: usize, batch_size: usize) -> Self {
+        let values = uniform(count * FEATURES, 9);
+        let row = |(index, features): (usize, &[f32])| {
+            let label = if features[0] > 0.2 { 0 } else { 1 + usize::from(features[1] > 0.0) };
+            ToyRow { features: features.to_vec(), label, tokens: 1 + index as u64 % 4 }
+        };
+        let rows = values.chunks(FEATURES).enumerate().map(row).collect();
+        Self { rows, batch_size, position: Position::default(), fails_at: None }
+    }
+}
+
+impl BatchSource for ToyData {
+    type Batch = Vec<ToyRow>;
+
+    fn rows(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    fn batch_size(&self) -> u64 {
+        self.batch_size as u64
+    }
+
+    fn seek(&mut self, position: Position) -> Result<(), BoxError> {
+        self.position = position;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError> {
+        if self.fails_at.is_some_and(|at| (self.position.epoch, self.position.row) >= (at.epoch, at.row)) {
+            return Err("killed".into());
+        }
+        let start = self.position.row as usize;
+        if start == self.rows.len() {
+            return Ok(None);
+        }
+        let end = (start + self.batch_size).min(self.rows.len());
+        let shift = self.position.epoch as usize * 7;
+        let batch = (start..end).map(|i| self.rows[(i + shift) % self.rows.len()].clone()).collect();
+        self.position.row = end as u64;
+        Ok(Some((batch, self.position)))
+    }
+
+    fn recycle(&mut self, _: Self::Batch) {}
+}
+
+fn settings() -> TrainerSettings {
+    TrainerSettings {
+        epochs: 3.0,
+        max_steps: None,
+        accumulation: 2,
+        optimizer: OptimizerKind::Adamw,
+        adam: AdamSettings { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+        max_gradient_norm: 1.0,
+        logging_steps: 4,
+        evaluate: When::Never,
+        save: When::Steps(3),
+        save_limit: None,
+        seed: 1,
+    }
+}
+
+fn schedule(settings: &TrainerSettings, data: &ToyData) -> Schedule {
+    let (_, steps) = settings.steps(data.rows(), data.batch_size());
+    Schedule::new(Shape::Linear, 0.1, Warmup::Steps(2), steps).unwrap()
+}
+
+/// Trains a new model to the end, resuming from what the folder holds.
+fn train(
+    dir: &Path,
+    settings: TrainerSettings,
+    data: &mut ToyData,
+    evaluation: Option<&mut ToyData>,
+    callbacks: Vec<&mut dyn Callback>,
+) -> Result<(ToyModel, Outcome), TrainError> {
+    let mut model = ToyModel::new();
+    let store = CheckpointStore::open(dir).unwrap();
+    let found = store.newest().unwrap();
+    let schedule = schedule(&settings, data);
+    let mut trainer = Trainer::new(&mut model, data, evaluation, settings, schedule, store, callbacks);
+    if let Some(checkpoint) = &found.newest {
+        trainer.resume(checkpoint)?;
+    }
+    let outcome = trainer.run()?;
+    Ok((model, outcome))
+}
+
+#[test]
+fn a_run_learns_and_its_history_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { epochs: 20.0, ..settings() };
+    let (_, outcome) = train(dir.path(), settings, &mut ToyData::new(60, 4), None, vec![]).unwrap();
+    // 15 batches of 4 in pairs: 8 steps an epoch.
+    assert_eq!((outcome.state.global_step, outcome.state.epoch), (160, 20.0));
+    let losses = outcome.state.series("loss");
+    assert_eq!(losses.len(), 40);
+    assert!(losses[39].1 < 0.5 * losses[0].1, "{losses:?}");
+    assert_eq!(outcome.checkpoint.step, 160);
+}
+
+#[test]
+fn batch_eight_equals_two_times_four() {
+    let run = |batch_size, accumulation| {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = TrainerSettings { accumulation, ..settings() };
+        let (model, outcome) =
+            train(dir.path(), settings, &mut ToyData::new(64, batch_size), None, vec![]).unwrap();
+        (model.weights, outcome.state.series("loss"))
+    };
+    let (whole, parts) = (run(8, 1), run(2, 4));
+    for (a, b) in whole.0.iter().zip(&parts.0) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    for ((_, a), (_, b)) in whole.1.iter().zip(&parts.1) {
+        assert!((a - b).abs() < 1e-6, "{a} {b}");
+    }
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_bits() {
+    let whole = {
+        let dir = tempfile::tempdir().unwrap();
+        train(dir.path(), settings(), &mut ToyData::new(50, 3), None, vec![]).unwrap()
+    };
+    for fails_at in [(0, 9), (0, 48), (1, 0), (1, 21), (2, 3), (2, 48)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut data = ToyData::new(50, 3);
+        data.fails_at = Some(Position { epoch: fails_at.0, row: fails_at.1 });
+        assert!(train(dir.path(), settings(), &mut data, None, vec![]).is_err());
+        data.fails_at = None;
+        let (model, outcome) = train(dir.path(), settings(), &mut data, None, vec![]).unwrap();
+        let bits = |weights: &[f32]| weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&model.weights), bits(&whole.0.weights), "killed at {fails_at:?}");
+        assert_eq!(outcome.state.series("loss"), whole.1.state.series("loss"), "killed at {fails_at:?}");
+        assert_eq!(whole.0.noise[whole.0.noise.len() - model.noise.len()..], model.noise, "dropout seeds");
+    }
+}
+
+#[test]
+fn a_finished_run_has_nothing_left_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, _) = train(dir.path(), settings(), &mut ToyData::new(20, 4), None, vec![]).unwrap();
+    let (again, outcome) = train(dir.path(), settings(), &mut ToyData::new(20, 4), None, vec![]).unwrap();
+    assert_eq!(first.weights, again.weights);
+    assert!(again.noise.is_empty(), "no batch was trained on");
+    assert_eq!(outcome.checkpoint.step, outcome.state.max_steps);
+}
+
+#[test]
+fn another_seed_does_not_continue_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), settings(), &mut ToyData::new(20, 4), None, vec![]).unwrap();
+    let other = TrainerSettings { seed: 2, ..settings() };
+    let error = train(dir.path(), other, &mut ToyData::new(20, 4), None, vec![]).err().unwrap();
+    assert!(error.to_string().contains("--seed 1, this run has 2"), "{error}");
+}
+
+#[test]
+fn evaluations_keep_the_best_and_stop_early() {
+    let dir = tempfile::tempdir().unwrap();
+    // A rate that overshoots: the evaluation gets worse after a while.
+    let settings = TrainerSettings {
+        epochs: 50.0,
+        evaluate: When::Steps(2),
+        save: When::Steps(2),
+        save_limit: Some(1),
+        max_gradient_norm: 0.0,
+        ..settings()
+    };
+    let mut early = EarlyStopping::new(2);
+    let mut evaluation = ToyData::new(6, 4);
+    let (_, outcome) =
+        train(dir.path(), settings, &mut ToyData::new(20, 4), Some(&mut evaluation), vec![&mut early])
+            .unwrap();
+    let evaluations = outcome.state.series("eval_loss");
+    let best = evaluations.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+    assert_eq!(outcome.stopped, Some(StopReason::EarlyStopping));
+    assert_eq!(outcome.state.best_global_step, Some(best.0 as u64));
+    assert_eq!(outcome.state.global_step, best.0 as u64 + 4, "two evaluations of patience");
+    let kept: Vec<u64> =
+        CheckpointStore::open(dir.path()).unwrap().list().unwrap().iter().map(|c| c.step).collect();
+    assert_eq!(kept, [best.0 as u64, outcome.state.global_step], "the best one and the newest");
+    let accuracy = outcome.state.latest("eval_token_accuracy").unwrap();
+    assert!((0.0..=1.0).contains(&accuracy));
+}
+
+#[test]
+fn an_epoch_with_a_rest_takes_one_shorter_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { epochs: 2.0, evaluate: When::Epoch, ..settings() };
+    let mut evaluation = ToyData::new(4, 4);
+    // 5 batches in pairs: steps of 2, 2 and 1.
+    let (model, outcome) =
+        train(dir.path(), settings, &mut ToyData::new(10, 2), Some(&mut evaluation), vec![]).unwrap();
+    assert_eq!(outcome.state.global_step, 6);
+    assert_eq!(model.noise.len(), 10, "every batch was used once an epoch");
+    let steps: Vec<f64> = outcome.state.series("eval_loss").iter().map(|point| point.0).collect();
+    assert_eq!(steps, [3.0, 6.0]);
+}
+
+/// Writes down the events it hears, and stops the run at a step.
+struct Recorder {
+    events: Rc<RefCell<Vec<String>>>,
+    stop_at: u64,
+}
+
+impl Callback for Recorder {
+    fn on_start(&mut self, _: &TrainerState) -> Result<(), BoxError> {
+        self.events.borrow_mut().push("start".into());
+        Ok(())
+    }
+    fn on_step_begin(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+        self.events.borrow_mut().push(format!("begin {}", state.global_step));
+        Ok(())
+    }
+    fn on_step_end(
+        &mut self,
+        state: &TrainerState,
+        step: &StepFacts,
+        control: &mut Control,
+    ) -> Result<(), BoxError> {
+        assert!(step.sums.label_tokens > 0 && step.gradient_norm > 0.0);
+        self.events.borrow_mut().push(format!("end {}", state.global_step));
+        if state.global_step == self.stop_at {
+            control.stop = Some(StopReason::MemoryLimit("near".into()));
+        }
+        Ok(())
+    }
+    fn on_log(&mut self, _: &TrainerState, entry: &mut LogEntry) -> Result<(), BoxError> {
+        entry.values.insert("seen".into(), 1.0);
+        self.events.borrow_mut().push("log".into());
+        Ok(())
+    }
+    fn on_save(&mut self, _: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
+        assert!(checkpoint.join(TRAINER_STATE).exists());
+        self.events.borrow_mut().push("save".into());
+        Ok(())
+    }
+    fn on_end(&mut self, _: &TrainerState, stopped: Option<&StopReason>) -> Result<(), BoxError> {
+        self.events.borrow_mut().push(format!("stopped {}", stopped.is_some()));
+        Ok(())
+    }
+}
+
+#[test]
+fn callbacks_hear_everything_in_order_and_can_stop_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Rc::new(RefCell::new(Vec::new()));
+    let mut recorder = Recorder { events: events.clone(), stop_at: 2 };
+    let settings = TrainerSettings { logging_steps: 1, save: When::Never, ..settings() };
+    let (_, outcome) =
+        train(dir.path(), settings, &mut ToyData::new(40, 4), None, vec![&mut recorder]).unwrap();
+    let expected = ["start", "begin 0", "end 1", "log", "begin 1", "end 2", "log", "save", "stopped true"];
+    assert_eq!(*events.borrow(), expected);
+    assert_eq!(outcome.checkpoint.step, 2, "a stopped run leaves a checkpoint");
+    assert_eq!(outcome.state.log_history[0].values["seen"], 1.0, "callbacks add to the history");
+}
+
+#[test]
+fn divergence_is_an_error_that_names_the_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = ToyData::new(40, 4);
+    data.rows[17].features[0] = f32::NAN;
+    let error = train(dir.path(), settings(), &mut data, None, vec![]).err().unwrap();
+    assert!(error.to_string().starts_with("step 3: the loss is NaN"), "{error}");
+}

@@ -128,7 +128,7 @@ pub struct Outcome {
 }
 
 /// A run in progress.
-pub struct Trainer<'a, M: TrainableModel, S> {
+pub struct Trainer<'a, 'c, M: TrainableModel, S> {
     model: &'a mut M,
     data: &'a mut S,
     evaluation: Option<&'a mut S>,
@@ -136,7 +136,7 @@ pub struct Trainer<'a, M: TrainableModel, S> {
     schedule: Schedule,
     optimizer: Optimizer,
     norm: SquaredNorm,
-    callbacks: Vec<&'a mut dyn Callback>,
+    callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     checkpoints: CheckpointStore,
     state: TrainerState,
     progress: Progress,
@@ -145,7 +145,7 @@ pub struct Trainer<'a, M: TrainableModel, S> {
     saved: Option<Checkpoint>,
 }
 
-impl<'a, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, M, S> {
+impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c, M, S> {
     /// Prepares a run. The schedule must cover the steps that [`TrainerSettings::steps`] gives.
     pub fn new(
         model: &'a mut M,
@@ -154,7 +154,7 @@ impl<'a, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, M, S> 
         settings: TrainerSettings,
         schedule: Schedule,
         checkpoints: CheckpointStore,
-        callbacks: Vec<&'a mut dyn Callback>,
+        callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     ) -> Self {
         let mut lengths = Vec::new();
         model.visit(&mut |tensor| lengths.push(tensor.values.len()));

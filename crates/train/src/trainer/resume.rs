@@ -67,7 +67,7 @@ impl Progress {
     }
 }
 
-impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, M, S> {
+impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
     /// Writes a checkpoint of this step and removes those beyond the limit.
     pub(super) fn save(&mut self) -> Result<Checkpoint, TrainError> {
         let step = self.state.global_step;

@@ -4,8 +4,11 @@
 //! adapters and text. Every size is taken from `config.json`, and what a file holds is checked against it
 //! before any arithmetic happens.
 
+pub mod adapter_file;
 pub mod checkpoint;
 pub mod config;
+pub mod files;
+pub mod lora;
 pub mod parameters;
 pub mod positions;
 pub mod random;
@@ -15,5 +18,6 @@ pub mod windows;
 
 pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
+pub use lora::{Adapter, LayerGroups, LoraPair, LoraSettings};
 pub use parameters::{Linear, Parameter, Part, Role};
 pub use weights::{ModelWeights, Precision};

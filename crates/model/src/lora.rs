@@ -1,0 +1,221 @@
+//! Which layers get a LoRA pair, and what a fresh pair holds.
+//!
+//! In come the settings a user gives and a [`ModelConfig`]; out come the chosen [`Linear`] layers and an [`Adapter`] with
+//! PEFT's initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is refused: a run
+//! that silently trains less than was asked is worse than none.
+
+use crate::config::ModelConfig;
+use crate::parameters::{Linear, Role, linears};
+use crate::random::Stream;
+use regex::Regex;
+
+/// Ranks beyond this are full fine-tuning in disguise; keeps sizes far from overflow.
+const LARGEST_RANK: usize = 4096;
+
+/// Why LoRA cannot be set up as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LoraError {
+    /// The rank is zero or absurd.
+    #[error("LoRA rank {0} is not between 1 and {LARGEST_RANK}")]
+    Rank(usize),
+    /// Alpha or dropout is not usable.
+    #[error("LoRA {name} {value} is not usable; it must be {rule}")]
+    Number {
+        /// Which setting.
+        name: &'static str,
+        /// Its value.
+        value: f32,
+        /// What it must be.
+        rule: &'static str,
+    },
+    /// The pattern is not a regular expression.
+    #[error("--target-modules `{pattern}` is not a regular expression: {source}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// Where it fails.
+        source: regex::Error,
+    },
+    /// The pattern matches nothing.
+    #[error(
+        "--target-modules `{pattern}` matches no layer; it must match a whole path such as \
+         `model.language_model.layers.0.self_attn.q_proj` (try `.*\\.(q_proj|v_proj)`)"
+    )]
+    Nothing {
+        /// The pattern.
+        pattern: String,
+    },
+    /// The pattern matches a layer that cannot carry a pair.
+    #[error(
+        "--target-modules `{pattern}` matches `{module}`, but only attention and MLP layers can carry LoRA"
+    )]
+    Unfit {
+        /// The pattern.
+        pattern: String,
+        /// The layer.
+        module: String,
+    },
+    /// No group was chosen.
+    #[error("nothing to train: choose vision or language layers, and attention or MLP modules")]
+    NoGroup,
+}
+
+/// Groups of layers, as the flags `--finetune-...` choose them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayerGroups {
+    /// The vision tower.
+    pub vision: bool,
+    /// The language model.
+    pub language: bool,
+    /// Projections of attention.
+    pub attention: bool,
+    /// Projections of the MLPs.
+    pub mlp: bool,
+}
+
+impl Default for LayerGroups {
+    fn default() -> Self {
+        Self { vision: true, language: true, attention: true, mlp: true }
+    }
+}
+
+impl LayerGroups {
+    /// The regular expression over whole module paths that chooses these groups; PEFT reads the same one.
+    pub fn pattern(self) -> Result<String, LoraError> {
+        const MLP: &str = r"mlp\.(gate_proj|up_proj|down_proj)";
+        const LANGUAGE: (&str, &str) =
+            (r"model\.language_model\.layers\.\d+\.", r"self_attn\.(q_proj|k_proj|v_proj|o_proj)");
+        const VISION: (&str, &str) = (r"model\.visual\.blocks\.\d+\.", r"attn\.(qkv|proj)");
+        let parts = [(self.language, LANGUAGE), (self.vision, VISION)];
+        let patterns: Vec<String> = parts
+            .into_iter()
+            .filter(|(chosen, _)| *chosen)
+            .filter_map(|(_, (place, attention))| match (self.attention, self.mlp) {
+                (true, true) => Some(format!("{place}({attention}|{MLP})")),
+                (true, false) => Some(format!("{place}{attention}")),
+                (false, true) => Some(format!("{place}{MLP}")),
+                (false, false) => None,
+            })
+            .collect();
+        if patterns.is_empty() { Err(LoraError::NoGroup) } else { Ok(patterns.join("|")) }
+    }
+}
+
+/// What PEFT's `LoraConfig` holds, as far as this model uses it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraSettings {
+    /// Width of the pairs.
+    pub rank: usize,
+    /// Numerator of the scale.
+    pub alpha: f32,
+    /// Share of inputs dropped while training.
+    pub dropout: f32,
+    /// Divide alpha by the root of the rank instead of the rank.
+    pub rslora: bool,
+    /// Regular expression over whole module paths.
+    pub target_modules: String,
+}
+
+impl LoraSettings {
+    /// What the product of the pair is multiplied with.
+    pub fn scale(&self) -> f32 {
+        let rank = self.rank as f32;
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+
+    /// Refuses numbers that make no adapter.
+    pub fn check(&self) -> Result<(), LoraError> {
+        if !(1..=LARGEST_RANK).contains(&self.rank) {
+            return Err(LoraError::Rank(self.rank));
+        }
+        let number = |name, value, holds, rule| match holds {
+            true => Ok(()),
+            false => Err(LoraError::Number { name, value, rule }),
+        };
+        number("alpha", self.alpha, self.alpha.is_finite() && self.alpha > 0.0, "positive")?;
+        number("dropout", self.dropout, (0.0..1.0).contains(&self.dropout), "0 or more and below 1")
+    }
+
+    /// The layers these settings choose, in the order of computation.
+    pub fn targets(&self, config: &ModelConfig) -> Result<Vec<Linear>, LoraError> {
+        let pattern = &self.target_modules;
+        let regex = Regex::new(&format!("^(?:{pattern})$"))
+            .map_err(|source| LoraError::Pattern { pattern: pattern.clone(), source })?;
+        let unfit = |module: &str| LoraError::Unfit { pattern: pattern.clone(), module: module.to_owned() };
+        // Not linear layers, yet a pattern such as `.*proj` means them too, and PEFT would give them pairs.
+        let others = ["model.visual.patch_embed.proj", "model.language_model.embed_tokens", "lm_head"];
+        if let Some(module) = others.into_iter().find(|module| regex.is_match(module)) {
+            return Err(unfit(module));
+        }
+        let chosen: Vec<Linear> =
+            linears(config).into_iter().filter(|linear| regex.is_match(&linear.module)).collect();
+        if let Some(linear) = chosen.iter().find(|linear| !matches!(linear.role, Role::Attention | Role::Mlp))
+        {
+            return Err(unfit(&linear.module));
+        }
+        if chosen.is_empty() {
+            return Err(LoraError::Nothing { pattern: pattern.clone() });
+        }
+        Ok(chosen)
+    }
+
+    /// Number of trainable parameters.
+    pub fn parameters(&self, config: &ModelConfig) -> Result<usize, LoraError> {
+        Ok(self.targets(config)?.iter().map(|linear| linear.lora_parameters(self.rank)).sum())
+    }
+}
+
+/// The pair beside one linear layer: `out += scale * (input . A^T) . B^T`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoraPair {
+    /// Path of the layer.
+    pub module: String,
+    /// Width of the layer's input.
+    pub inputs: usize,
+    /// Width of the layer's output.
+    pub outputs: usize,
+    /// `rank x inputs`.
+    pub a: Vec<f32>,
+    /// `outputs x rank`.
+    pub b: Vec<f32>,
+}
+
+/// All pairs of a model, in the order of computation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adapter {
+    /// How it was made.
+    pub settings: LoraSettings,
+    /// One pair a chosen layer.
+    pub pairs: Vec<LoraPair>,
+}
+
+impl Adapter {
+    /// A fresh adapter as PEFT makes it: A uniform within one over the root of its inputs (Kaiming with a = sqrt 5), B zero.
+    pub fn fresh(config: &ModelConfig, settings: LoraSettings, seed: u64) -> Result<Self, LoraError> {
+        settings.check()?;
+        let rank = settings.rank;
+        let pair = |linear: Linear| {
+            let stream = Stream::new(seed, &format!("{}.lora_A", linear.module));
+            let bound = 1.0 / (linear.inputs as f32).sqrt();
+            LoraPair {
+                a: (0..(rank * linear.inputs) as u64).map(|index| bound * stream.uniform(index)).collect(),
+                b: vec![0.0; linear.outputs * rank],
+                module: linear.module,
+                inputs: linear.inputs,
+                outputs: linear.outputs,
+            }
+        };
+        let pairs = settings.targets(config)?.into_iter().map(pair).collect();
+        Ok(Self { settings, pairs })
+    }
+
+    /// Number of parameters.
+    pub fn parameters(&self) -> usize {
+        self.pairs.iter().map(|pair| pair.a.len() + pair.b.len()).sum()
+    }
+
+    /// The pair beside the layer `module`, if it has one.
+    pub fn pair(&self, module: &str) -> Option<&LoraPair> {
+        self.pairs.iter().find(|pair| pair.module == module)
+    }
+}

@@ -4,6 +4,8 @@
 //! allocates per step, every operation has its backward beside it, and the same inputs give the same bits.
 
 pub mod nf4;
+pub mod ops;
+pub mod simd;
 pub mod storage;
 pub mod weight;
 

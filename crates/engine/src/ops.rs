@@ -4,6 +4,7 @@
 //! caller gives. Rows are shared out among rayon's threads, but every sum has one fixed order, so the same inputs give
 //! the same bits whatever the threads do. Slices whose lengths do not fit each other are the caller's error and panic.
 
+pub mod attention;
 pub mod embedding;
 pub mod gelu;
 mod math;

@@ -5,7 +5,7 @@
 //! caller's loop, which decides the instruction set.
 
 /// Lanes of a sum: one AVX-512 register, two of AVX2. Fixed, so that every machine adds in the same order.
-pub(super) const LANES: usize = 16;
+const LANES: usize = 16;
 
 /// `e^x`; 0 below the smallest normal result, infinity above the largest.
 #[inline(always)]
@@ -116,6 +116,45 @@ pub(super) fn dot3(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
     sum_by(len, |i| a[i] * b[i] * c[i])
 }
 
+/// The largest value; NaN counts as none.
+#[inline(always)]
+pub(super) fn largest(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*value, *lane);
+        }
+    }
+    rest.iter().fold(fold(lanes, larger), |found, value| larger(*value, found))
+}
+
+/// Replaces scores by their probabilities.
+#[inline(always)]
+pub(super) fn softmax(scores: &mut [f32]) {
+    let sum = exponentials(scores, largest(scores));
+    let inverse = 1.0 / sum;
+    scores.iter_mut().for_each(|score| *score *= inverse);
+}
+
+/// Replaces every value by `e^(value - below)`; gives their sum.
+#[inline(always)]
+pub(super) fn exponentials(values: &mut [f32], below: f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (chunks, rest) = values.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for (value, lane) in chunk.iter_mut().zip(&mut lanes) {
+            *value = exp(*value - below);
+            *lane += *value;
+        }
+    }
+    rest.iter_mut().fold(fold(lanes, |a, b| a + b), |sum, value| {
+        *value = exp(*value - below);
+        sum + *value
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +191,19 @@ mod tests {
             assert!(relative < 1e-6 + 1e-7 * f64::from(x * x), "{x}: relative {relative:e}");
         }
         assert!(normal(f32::NAN).0.is_nan());
+    }
+
+    #[test]
+    fn the_largest_is_found_at_any_place() {
+        for len in [1, 15, 16, 33] {
+            for at in 0..len {
+                let mut values = vec![-1.0; len];
+                values[at] = 2.0;
+                values[(at + 1) % len] = if len > 1 { f32::NAN } else { 2.0 };
+                assert_eq!(largest(&values), 2.0, "{at} of {len}");
+            }
+        }
+        assert_eq!(largest(&[]), f32::NEG_INFINITY);
     }
 
     #[test]

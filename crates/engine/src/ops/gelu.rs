@@ -11,11 +11,14 @@ use rayon::prelude::*;
 pub fn forward(x: &[f32], out: &mut [f32]) {
     assert!(x.len() == out.len(), "lengths of an activation");
     out.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).for_each(|(out, x)| {
-        vectorised(|| {
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = x * normal(x).0;
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (out, &x) in out.iter_mut().zip(x) {
+                    *out = x * normal(x).0;
+                }
+            },
+        );
     });
 }
 
@@ -23,12 +26,15 @@ pub fn forward(x: &[f32], out: &mut [f32]) {
 pub fn backward_in_place(x: &[f32], grad: &mut [f32]) {
     assert!(x.len() == grad.len(), "lengths of an activation");
     grad.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).for_each(|(grad, x)| {
-        vectorised(|| {
-            for (grad, &x) in grad.iter_mut().zip(x) {
-                let (below, density) = normal(x);
-                *grad *= below + x * density;
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (grad, &x) in grad.iter_mut().zip(x) {
+                    let (below, density) = normal(x);
+                    *grad *= below + x * density;
+                }
+            },
+        );
     });
 }
 

@@ -16,15 +16,18 @@ pub fn forward(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32], inverse
     let stretch = rows * width.max(1);
     let parts = (out.par_chunks_mut(stretch), x.par_chunks(stretch), inverse_rms.par_chunks_mut(rows));
     parts.into_par_iter().for_each(|(out, x, inverse_rms)| {
-        vectorised(|| {
-            let rows = out.chunks_exact_mut(width).zip(x.chunks_exact(width));
-            for ((out, x), inverse) in rows.zip(inverse_rms) {
-                *inverse = 1.0 / (dot(x, x) / width as f32 + epsilon).sqrt();
-                for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-                    *out = x * *inverse * weight;
+        vectorised(
+            #[inline(always)]
+            || {
+                let rows = out.chunks_exact_mut(width).zip(x.chunks_exact(width));
+                for ((out, x), inverse) in rows.zip(inverse_rms) {
+                    *inverse = 1.0 / (dot(x, x) / width as f32 + epsilon).sqrt();
+                    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+                        *out = x * *inverse * weight;
+                    }
                 }
-            }
-        });
+            },
+        );
     });
 }
 
@@ -48,18 +51,24 @@ pub fn backward(
         inverse_rms.par_chunks(rows),
     );
     parts.into_par_iter().for_each(|(grad_x, x, grad_out, inverse_rms)| {
-        vectorised(|| {
-            let rows = grad_x.chunks_exact_mut(width).zip(x.chunks_exact(width));
-            for (((grad_x, x), grad_out), inverse) in rows.zip(grad_out.chunks_exact(width)).zip(inverse_rms)
-            {
-                let along = dot3(x, weight, grad_out) / width as f32 * inverse * inverse;
-                let row = grad_x.iter_mut().zip(x).zip(weight).zip(grad_out);
-                match write {
-                    Write::Replace => row.for_each(|(((to, x), w), g)| *to = inverse * (w * g - x * along)),
-                    Write::Add => row.for_each(|(((to, x), w), g)| *to += inverse * (w * g - x * along)),
+        vectorised(
+            #[inline(always)]
+            || {
+                let rows = grad_x.chunks_exact_mut(width).zip(x.chunks_exact(width));
+                for (((grad_x, x), grad_out), inverse) in
+                    rows.zip(grad_out.chunks_exact(width)).zip(inverse_rms)
+                {
+                    let along = dot3(x, weight, grad_out) / width as f32 * inverse * inverse;
+                    let row = grad_x.iter_mut().zip(x).zip(weight).zip(grad_out);
+                    match write {
+                        Write::Replace => {
+                            row.for_each(|(((to, x), w), g)| *to = inverse * (w * g - x * along))
+                        }
+                        Write::Add => row.for_each(|(((to, x), w), g)| *to += inverse * (w * g - x * along)),
+                    }
                 }
-            }
-        });
+            },
+        );
     });
 }
 
@@ -71,14 +80,17 @@ pub fn backward_weight(x: &[f32], inverse_rms: &[f32], grad_out: &[f32], grad_we
     let width = grad_weight.len();
     check(inverse_rms.len(), width, &[x, grad_out]);
     grad_weight.par_chunks_mut(COLUMNS).enumerate().for_each(|(task, grad_weight)| {
-        vectorised(|| {
-            let columns = task * COLUMNS..task * COLUMNS + grad_weight.len();
-            let rows = x.chunks_exact(width).zip(grad_out.chunks_exact(width));
-            for ((x, grad_out), inverse) in rows.zip(inverse_rms) {
-                let row = grad_weight.iter_mut().zip(&x[columns.clone()]).zip(&grad_out[columns.clone()]);
-                row.for_each(|((to, x), g)| *to += g * x * inverse);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                let columns = task * COLUMNS..task * COLUMNS + grad_weight.len();
+                let rows = x.chunks_exact(width).zip(grad_out.chunks_exact(width));
+                for ((x, grad_out), inverse) in rows.zip(inverse_rms) {
+                    let row = grad_weight.iter_mut().zip(&x[columns.clone()]).zip(&grad_out[columns.clone()]);
+                    row.for_each(|((to, x), g)| *to += g * x * inverse);
+                }
+            },
+        );
     });
 }
 

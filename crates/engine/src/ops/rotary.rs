@@ -90,18 +90,21 @@ fn turn<const BACK: bool>(rows: &mut [f32], stride: usize, heads: usize, table: 
     let parts =
         (rows.par_chunks_mut(count * stride), cos.par_chunks(count * half), sin.par_chunks(count * half));
     parts.into_par_iter().for_each(|(rows, cos, sin)| {
-        vectorised(|| {
-            let angles = cos.chunks_exact(half).zip(sin.chunks_exact(half));
-            for (row, (cos, sin)) in rows.chunks_mut(stride).zip(angles) {
-                for head in row[..used].chunks_exact_mut(2 * half) {
-                    let (first, second) = head.split_at_mut(half);
-                    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                        let sin = if BACK { -sin } else { *sin };
-                        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        vectorised(
+            #[inline(always)]
+            || {
+                let angles = cos.chunks_exact(half).zip(sin.chunks_exact(half));
+                for (row, (cos, sin)) in rows.chunks_mut(stride).zip(angles) {
+                    for head in row[..used].chunks_exact_mut(2 * half) {
+                        let (first, second) = head.split_at_mut(half);
+                        for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                            let sin = if BACK { -sin } else { *sin };
+                            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
     });
 }
 

@@ -13,11 +13,14 @@ pub fn forward(gate: &[f32], up: &[f32], out: &mut [f32]) {
     assert!(gate.len() == out.len() && up.len() == out.len(), "lengths of an activation");
     let parts = (out.par_chunks_mut(TASK), gate.par_chunks(TASK), up.par_chunks(TASK));
     parts.into_par_iter().for_each(|(out, gate, up)| {
-        vectorised(|| {
-            for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
-                *out = gate * sigmoid(gate) * up;
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
+                    *out = gate * sigmoid(gate) * up;
+                }
+            },
+        );
     });
 }
 
@@ -25,11 +28,14 @@ pub fn forward(gate: &[f32], up: &[f32], out: &mut [f32]) {
 pub fn forward_in_place(gate: &mut [f32], up: &[f32]) {
     assert!(gate.len() == up.len(), "lengths of an activation");
     gate.par_chunks_mut(TASK).zip(up.par_chunks(TASK)).for_each(|(gate, up)| {
-        vectorised(|| {
-            for (gate, up) in gate.iter_mut().zip(up) {
-                *gate = *gate * sigmoid(*gate) * up;
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (gate, up) in gate.iter_mut().zip(up) {
+                    *gate = *gate * sigmoid(*gate) * up;
+                }
+            },
+        );
     });
 }
 
@@ -38,11 +44,14 @@ pub fn backward_in_place(gate: &mut [f32], up: &mut [f32], grad_out: &[f32]) {
     assert!(gate.len() == grad_out.len() && up.len() == grad_out.len(), "lengths of an activation");
     let parts = (gate.par_chunks_mut(TASK), up.par_chunks_mut(TASK), grad_out.par_chunks(TASK));
     parts.into_par_iter().for_each(|(gate, up, grad_out)| {
-        vectorised(|| {
-            for ((gate, up), grad) in gate.iter_mut().zip(up).zip(grad_out) {
-                (*gate, *up) = gradients(*gate, *up, *grad);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((gate, up), grad) in gate.iter_mut().zip(up).zip(grad_out) {
+                    (*gate, *up) = gradients(*gate, *up, *grad);
+                }
+            },
+        );
     });
 }
 
@@ -58,12 +67,17 @@ pub fn backward(gate: &[f32], up: &[f32], grad_out: &[f32], grad_gate: &mut [f32
         grad_out.par_chunks(TASK),
     );
     parts.into_par_iter().for_each(|(grad_gate, grad_up, gate, up, grad_out)| {
-        vectorised(|| {
-            let inputs = gate.iter().zip(up).zip(grad_out);
-            for ((grad_gate, grad_up), ((gate, up), grad)) in grad_gate.iter_mut().zip(grad_up).zip(inputs) {
-                (*grad_gate, *grad_up) = gradients(*gate, *up, *grad);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                let inputs = gate.iter().zip(up).zip(grad_out);
+                for ((grad_gate, grad_up), ((gate, up), grad)) in
+                    grad_gate.iter_mut().zip(grad_up).zip(inputs)
+                {
+                    (*grad_gate, *grad_up) = gradients(*gate, *up, *grad);
+                }
+            },
+        );
     });
 }
 

@@ -63,7 +63,7 @@ pub(super) fn assert_close(what: &str, found: &[f32], expected: &[f64], toleranc
 }
 
 /// Entries of a gradient that [`assert_gradient`] looks at.
-const SAMPLES: usize = 64;
+const SAMPLES: usize = 32;
 
 /// `gradient` is that of `loss` at `at`, by central differences in f64 on every entry, or on some of many.
 #[track_caller]

@@ -104,7 +104,6 @@ impl<'a> Tiles<'a> {
 }
 
 impl Task for Pass<'_> {
-    #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let shape = self.shape;
         for key in (0..self.len).step_by(KEYS) {
@@ -115,7 +114,7 @@ impl Task for Pass<'_> {
             for g in 0..shape.group() {
                 for query in (first..self.len).step_by(QUERIES) {
                     let m = QUERIES.min(self.len - query);
-                    self.load_queries(g, query, m);
+                    self.load_queries::<L>(g, query, m);
                     self.scores::<L>(g, (query, m), (key, n));
                     self.gradients::<L>(m, n);
                     self.store_queries(g, (query, m), key == 0);
@@ -127,16 +126,15 @@ impl Task for Pass<'_> {
 }
 
 impl Pass<'_> {
-    #[inline(always)]
     fn load_keys<L: Lanes>(&mut self, key: usize, n: usize) {
         let Tiles { width, keys, keys_across, values_across, grad_keys, grad_values, .. } = &mut self.tiles;
         let (width, dim) = (*width, self.shape.head_dim);
         let (token, column) = (self.start + key, self.kv_head * dim);
         let padded = n.next_multiple_of(PAD);
-        tile::load(Part { rows: self.saved.v, token, column, dim }, n, 1.0, keys, width);
+        tile::load::<L>(Part { rows: self.saved.v, token, column, dim }, n, 1.0, keys, width);
         keys[n * width..padded * width].fill(0.0);
         tile::transpose::<L>(keys, padded, width, values_across, KEYS);
-        tile::load(Part { rows: self.saved.k, token, column, dim }, n, 1.0, keys, width);
+        tile::load::<L>(Part { rows: self.saved.k, token, column, dim }, n, 1.0, keys, width);
         tile::transpose::<L>(keys, padded, width, keys_across, KEYS);
         // From here on the rows serve the queries' gradients, which the scale of the scores multiplies.
         let scale = self.shape.scale();
@@ -145,16 +143,14 @@ impl Pass<'_> {
         grad_values[..n * width].fill(0.0);
     }
 
-    #[inline(always)]
-    fn load_queries(&mut self, g: usize, query: usize, m: usize) {
+    fn load_queries<L: Lanes>(&mut self, g: usize, query: usize, m: usize) {
         let at = self.part(self.saved.q, g, query);
         let Tiles { width, queries, grad_results, .. } = &mut self.tiles;
-        tile::load(at, m, self.shape.scale(), queries, *width);
-        tile::load(Part { rows: self.grad_out, ..at }, m, 1.0, grad_results, *width);
+        tile::load::<L>(at, m, self.shape.scale(), queries, *width);
+        tile::load::<L>(Part { rows: self.grad_out, ..at }, m, 1.0, grad_results, *width);
     }
 
     /// Query head `g` of the group, from `query` on.
-    #[inline(always)]
     fn part<'r>(&self, rows: Rows<'r>, g: usize, query: usize) -> Part<'r> {
         let dim = self.shape.head_dim;
         let column = (self.kv_head * self.shape.group() + g) * dim;
@@ -162,7 +158,6 @@ impl Pass<'_> {
     }
 
     /// The probabilities of a tile, and the gradients of its scores.
-    #[inline(always)]
     fn scores<L: Lanes>(&mut self, g: usize, (query, m): (usize, usize), (key, n): (usize, usize)) {
         let Pass { shape, saved, .. } = *self;
         let head = self.kv_head * shape.group() + g;
@@ -174,22 +169,27 @@ impl Pass<'_> {
         tile::product::<L>(scores, left, keys_across, (KEYS, KEYS), size, false);
         let left = Left { data: grad_results, row: *width, step: 1 };
         tile::product::<L>(grad_scores, left, values_across, (KEYS, KEYS), size, false);
-        let rows = scores.chunks_exact_mut(KEYS).zip(grad_scores.chunks_exact_mut(KEYS));
-        for (i, (scores, grad_scores)) in rows.take(m).enumerate() {
-            let seen = if shape.causal { n.min((query + i + 1).saturating_sub(key)) } else { n };
-            scores[seen..size.n].fill(f32::NEG_INFINITY);
-            let log_sum_exp = saved.log_sum_exp[(self.start + query + i) * shape.heads + head];
-            // What the softmax takes back from every score: the row's gradient along its own result.
-            let along = dot(&grad_results[i * *width..][..shape.head_dim], out.row(i));
-            for (score, grad) in scores[..size.n].iter_mut().zip(&mut grad_scores[..size.n]) {
-                *score = exp(*score - log_sum_exp);
-                *grad = *score * (*grad - along);
-            }
-        }
+        let start = self.start;
+        tile::enter::<L, _>(
+            #[inline(always)]
+            || {
+                let rows = scores.chunks_exact_mut(KEYS).zip(grad_scores.chunks_exact_mut(KEYS));
+                for (i, (scores, grad_scores)) in rows.take(m).enumerate() {
+                    let seen = if shape.causal { n.min((query + i + 1).saturating_sub(key)) } else { n };
+                    scores[seen..size.n].fill(f32::NEG_INFINITY);
+                    let log_sum_exp = saved.log_sum_exp[(start + query + i) * shape.heads + head];
+                    // What the softmax takes back from every score: the row's gradient along its own result.
+                    let along = dot(&grad_results[i * *width..][..shape.head_dim], out.row(i));
+                    for (score, grad) in scores[..size.n].iter_mut().zip(&mut grad_scores[..size.n]) {
+                        *score = exp(*score - log_sum_exp);
+                        *grad = *score * (*grad - along);
+                    }
+                }
+            },
+        );
     }
 
     /// Adds the tile to the gradients of its keys and values, and writes that of its queries.
-    #[inline(always)]
     fn gradients<L: Lanes>(&mut self, m: usize, n: usize) {
         let tiles = &mut self.tiles;
         let width = tiles.width;
@@ -205,7 +205,6 @@ impl Pass<'_> {
     }
 
     /// The first tile of keys reaches every query, so it begins their gradients and the others add.
-    #[inline(always)]
     fn store_queries(&self, g: usize, (query, m): (usize, usize), begin: bool) {
         let dim = self.shape.head_dim;
         let column = (self.kv_head * self.shape.group() + g) * dim;
@@ -219,7 +218,6 @@ impl Pass<'_> {
         }
     }
 
-    #[inline(always)]
     fn store_keys(&self, key: usize, n: usize) {
         let Shape { heads, kv_heads, head_dim: dim, .. } = *self.shape;
         let all = [(heads, &self.tiles.grad_keys), (heads + kv_heads, &self.tiles.grad_values)];

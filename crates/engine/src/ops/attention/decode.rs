@@ -34,22 +34,25 @@ pub fn decode(
     );
     parts.into_par_iter().enumerate().for_each(|(kv_head, (q, out, scores))| {
         let row = |rows: Rows<'_>, token: usize| token * rows.stride + kv_head * head_dim;
-        vectorised(|| {
-            let scale = 1.0 / (head_dim as f32).sqrt();
-            for token in 0..count {
-                let key = &keys.data[row(keys, token)..][..head_dim];
-                for (scores, q) in scores.chunks_exact_mut(count).zip(q.chunks_exact(head_dim)) {
-                    scores[token] = dot(q, key) * scale;
+        vectorised(
+            #[inline(always)]
+            || {
+                let scale = 1.0 / (head_dim as f32).sqrt();
+                for token in 0..count {
+                    let key = &keys.data[row(keys, token)..][..head_dim];
+                    for (scores, q) in scores.chunks_exact_mut(count).zip(q.chunks_exact(head_dim)) {
+                        scores[token] = dot(q, key) * scale;
+                    }
                 }
-            }
-            scores.chunks_exact_mut(count).for_each(softmax);
-            out.fill(0.0);
-            for token in 0..count {
-                let value = &values.data[row(values, token)..][..head_dim];
-                for (scores, out) in scores.chunks_exact(count).zip(out.chunks_exact_mut(head_dim)) {
-                    out.iter_mut().zip(value).for_each(|(out, value)| *out += scores[token] * value);
+                scores.chunks_exact_mut(count).for_each(softmax);
+                out.fill(0.0);
+                for token in 0..count {
+                    let value = &values.data[row(values, token)..][..head_dim];
+                    for (scores, out) in scores.chunks_exact(count).zip(out.chunks_exact_mut(head_dim)) {
+                        out.iter_mut().zip(value).for_each(|(out, value)| *out += scores[token] * value);
+                    }
                 }
-            }
-        });
+            },
+        );
     });
 }

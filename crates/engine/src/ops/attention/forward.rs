@@ -105,14 +105,13 @@ impl<'a> Tiles<'a> {
 }
 
 impl Task for Pass<'_> {
-    #[inline(always)]
     fn run<L: Lanes>(mut self) {
         let Pass { shape, first, count, .. } = self;
         let (group, dim, width) = (shape.group(), shape.head_dim, self.tiles.width);
         for (g, queries) in self.tiles.queries.chunks_exact_mut(count * width).enumerate() {
             let column = (self.kv_head * group + g) * dim;
             let from = Part { rows: self.q, token: self.start + first, column, dim };
-            tile::load(from, count, shape.scale(), queries, width);
+            tile::load::<L>(from, count, shape.scale(), queries, width);
         }
         let end = if shape.causal { first + count } else { self.len };
         for key in (0..end).step_by(KEYS) {
@@ -127,20 +126,18 @@ impl Task for Pass<'_> {
 }
 
 impl Pass<'_> {
-    #[inline(always)]
     fn load_keys<L: Lanes>(&mut self, key: usize, n: usize) {
         let Tiles { width, key_rows, keys, values, .. } = &mut self.tiles;
         let (width, dim) = (*width, self.shape.head_dim);
         let (token, column) = (self.start + key, self.kv_head * dim);
         let padded = n.next_multiple_of(PAD);
-        tile::load(Part { rows: self.k, token, column, dim }, n, 1.0, key_rows, width);
+        tile::load::<L>(Part { rows: self.k, token, column, dim }, n, 1.0, key_rows, width);
         key_rows[n * width..padded * width].fill(0.0);
         tile::transpose::<L>(key_rows, padded, width, keys, KEYS);
-        tile::load(Part { rows: self.v, token, column, dim }, n, 1.0, values, width);
+        tile::load::<L>(Part { rows: self.v, token, column, dim }, n, 1.0, values, width);
     }
 
     /// Adds what head `g` sees of the `n` keys from `key` on.
-    #[inline(always)]
     fn attend<L: Lanes>(&mut self, g: usize, key: usize, n: usize) {
         let Pass { shape, first, count, .. } = *self;
         let Tiles { width, keys, values, scores, queries, results, maxima, sums, .. } = &mut self.tiles;
@@ -153,19 +150,24 @@ impl Pass<'_> {
         let size = Size { m: rows.len(), n: padded, k: shape.head_dim };
         tile::product::<L>(scores, left, keys, (KEYS, KEYS), size, false);
         let results = &mut results[rows.start * width..rows.end * width];
-        for (i, row) in rows.clone().enumerate() {
-            let seen = if shape.causal { n.min(first + skip + i + 1 - key) } else { n };
-            let keep = soften(&mut scores[i * KEYS..][..padded], seen, &mut maxima[row], &mut sums[row]);
-            if keep != 1.0 {
-                results[i * width..][..width].iter_mut().for_each(|result| *result *= keep);
-            }
-        }
+        tile::enter::<L, _>(
+            #[inline(always)]
+            || {
+                for (i, row) in rows.clone().enumerate() {
+                    let seen = if shape.causal { n.min(first + skip + i + 1 - key) } else { n };
+                    let keep =
+                        soften(&mut scores[i * KEYS..][..padded], seen, &mut maxima[row], &mut sums[row]);
+                    for result in &mut results[i * width..][..width] {
+                        *result *= keep;
+                    }
+                }
+            },
+        );
         let left = Left { data: scores, row: KEYS, step: 1 };
         let size = Size { m: rows.len(), n: width, k: n };
         tile::product::<L>(results, left, values, (width, width), size, true);
     }
 
-    #[inline(always)]
     fn store(&self) {
         let Tiles { width, results, maxima, sums, .. } = &self.tiles;
         let (group, dim) = (self.shape.group(), self.shape.head_dim);

@@ -4,7 +4,7 @@
 //! always zero on the way in, so whole registers can be read and written everywhere.
 
 use super::Rows;
-use crate::simd::{Isa, Lanes, Portable, vectorised};
+use crate::simd::{Isa, Lanes, Portable};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
@@ -13,7 +13,7 @@ pub(super) const PAD: usize = 16;
 /// Keys of a tile. Of 32, 64 and 128 the best or within 3 % of it for windows of 64 and for texts of 274 and 2048.
 pub(super) const KEYS: usize = 64;
 
-/// A task that is compiled for every instruction set.
+/// A task that is compiled for every instruction set; it enters the instructions piece by piece, with [`enter`].
 pub(super) trait Task {
     fn run<L: Lanes>(self);
 }
@@ -22,11 +22,19 @@ pub(super) trait Task {
 pub(super) fn run(task: impl Task) {
     match Isa::best() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => vectorised(|| task.run::<crate::simd::x86::Avx512>()),
+        Isa::Avx512 => task.run::<crate::simd::x86::Avx512>(),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => vectorised(|| task.run::<crate::simd::x86::Avx2>()),
+        Isa::Avx2 => task.run::<crate::simd::x86::Avx2>(),
         _ => task.run::<Portable>(),
     }
+}
+
+/// Runs one loop or block of a task compiled for its instructions. Pieces are small, because only a small function keeps
+/// its sums in registers; closures are marked to be inlined, because what is called is not compiled again.
+#[inline(always)]
+pub(super) fn enter<L: Lanes, R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: a task has its `L` from `run`, which asked the machine.
+    unsafe { L::enter(work) }
 }
 
 /// Runs `work` with `len` values that this thread keeps for its next task.
@@ -55,15 +63,19 @@ pub(super) struct Part<'a> {
 }
 
 /// Copies `count` rows, times `scale`, into rows of `width`, padded with zeros.
-#[inline(always)]
-pub(super) fn load(from: Part<'_>, count: usize, scale: f32, to: &mut [f32], width: usize) {
-    for (i, to) in to.chunks_exact_mut(width).take(count).enumerate() {
-        let (values, padding) = to.split_at_mut(from.dim);
-        for (to, from) in values.iter_mut().zip(from.row(i)) {
-            *to = from * scale;
-        }
-        padding.fill(0.0);
-    }
+pub(super) fn load<L: Lanes>(from: Part<'_>, count: usize, scale: f32, to: &mut [f32], width: usize) {
+    enter::<L, _>(
+        #[inline(always)]
+        || {
+            for (i, to) in to.chunks_exact_mut(width).take(count).enumerate() {
+                let (values, padding) = to.split_at_mut(from.dim);
+                for (to, from) in values.iter_mut().zip(from.row(i)) {
+                    *to = from * scale;
+                }
+                padding.fill(0.0);
+            }
+        },
+    );
 }
 
 impl<'a> Part<'a> {
@@ -75,20 +87,24 @@ impl<'a> Part<'a> {
 }
 
 /// `to[c][r] = from[r][c]` for `rows x cols`, both multiples of [`PAD`].
-#[inline(always)]
 pub(super) fn transpose<L: Lanes>(from: &[f32], rows: usize, cols: usize, to: &mut [f32], to_width: usize) {
     assert!(rows.is_multiple_of(PAD) && cols.is_multiple_of(PAD) && rows <= to_width);
     assert!(from.len() >= rows * cols && to.len() >= cols * to_width);
-    for r in (0..rows).step_by(L::WIDTH) {
-        for c in (0..cols).step_by(L::WIDTH) {
-            // SAFETY: both squares lie inside their slices (asserted; `WIDTH` divides `PAD`); the instruction set was
-            // checked by `run`.
-            unsafe {
-                let to = to.as_mut_ptr().add(c * to_width + r);
-                L::transpose(from.as_ptr().add(r * cols + c), cols, to, to_width);
+    enter::<L, _>(
+        #[inline(always)]
+        || {
+            for r in (0..rows).step_by(L::WIDTH) {
+                for c in (0..cols).step_by(L::WIDTH) {
+                    // SAFETY: both squares lie inside their slices (asserted; `WIDTH` divides `PAD`), and the
+                    // instructions were entered.
+                    unsafe {
+                        let to = to.as_mut_ptr().add(c * to_width + r);
+                        L::transpose(from.as_ptr().add(r * cols + c), cols, to, to_width);
+                    }
+                }
             }
-        }
-    }
+        },
+    );
 }
 
 /// The left side of a product: element `(i, k)` is at `i * row + k * step`.
@@ -109,7 +125,6 @@ pub(super) struct Size {
 }
 
 /// `out = left x right`, or added to `out`; rows of `out` and `right` are `width.0` and `width.1` apart.
-#[inline(always)]
 pub(super) fn product<L: Lanes>(
     out: &mut [f32],
     left: Left<'_>,
@@ -169,14 +184,27 @@ impl Block {
         // SAFETY: as many rows are computed as the caller vouches for.
         unsafe {
             match left {
-                14.. if L::ROWS >= 14 => self.sums::<L, 14, C>(),
-                8.. if L::ROWS >= 8 => self.sums::<L, 8, C>(),
-                6.. if L::ROWS == 6 => self.sums::<L, 6, C>(),
-                4.. => self.sums::<L, 4, C>(),
-                2.. => self.sums::<L, 2, C>(),
-                _ => self.sums::<L, 1, C>(),
+                14.. if L::ROWS >= 14 => self.entered::<L, 14, C>(),
+                8.. if L::ROWS >= 8 => self.entered::<L, 8, C>(),
+                6.. if L::ROWS == 6 => self.entered::<L, 6, C>(),
+                4.. => self.entered::<L, 4, C>(),
+                2.. => self.entered::<L, 2, C>(),
+                _ => self.entered::<L, 1, C>(),
             }
         }
+    }
+
+    /// [`sums`](Self::sums) as a function of its own.
+    ///
+    /// # Safety
+    /// As for `rows`.
+    #[inline(always)]
+    unsafe fn entered<L: Lanes, const H: usize, const C: usize>(&self) -> usize {
+        enter::<L, _>(
+            #[inline(always)]
+            // SAFETY: as the caller vouches.
+            || unsafe { self.sums::<L, H, C>() },
+        )
     }
 
     /// `H` rows of `C` registers.

@@ -6,6 +6,8 @@
 mod completions;
 mod exit;
 mod memory;
+mod merge;
+mod progress;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -23,6 +25,8 @@ enum Command {
     /// Watch, judge and limit the memory of any process.
     #[command(subcommand)]
     Memory(memory::Command),
+    /// Write an adapter and its base as one model.
+    Merge(merge::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
 }
@@ -30,6 +34,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Memory(command) => memory::run(command),
+        Command::Merge(args) => merge::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -3,13 +3,12 @@
 //! In come slices of f32 and [`Weight`]s; out come results and gradients in slices the caller gives. Nothing here
 //! allocates per step, every operation has its backward beside it, and the same inputs give the same bits.
 
+pub mod dynamic_map;
+mod heap;
 pub mod nf4;
-pub mod ops;
-// The lookup of 4-bit codes waits for the products that use it.
-#[allow(dead_code)]
-pub mod simd;
 pub mod storage;
 pub mod weight;
 
+pub use heap::trim_heap;
 pub use storage::{SharedBytes, Storage};
 pub use weight::{Elements, StoredAs, Weight, WeightError, stored_bytes};

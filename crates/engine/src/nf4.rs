@@ -5,17 +5,17 @@
 //! codes of bitsandbytes' dynamic map, in blocks of 256. The order of every sum and rounding follows bitsandbytes'
 //! CPU code, because a scale that differs by one bit is another model.
 
-mod dynamic_map;
+mod torch_mean;
 
+use crate::dynamic_map::{DYNAMIC_BLOCK, DynamicMap};
 use crate::storage::Storage;
 use crate::weight::{WeightError, largest_magnitude};
-pub use dynamic_map::dynamic_map;
-use dynamic_map::{nearest_code_table, table_index, torch_mean};
+use torch_mean::torch_mean;
 
 /// Values that share a scale.
 pub const BLOCK: usize = 64;
 /// Scales that share a scale of their own.
-pub const NESTED_BLOCK: usize = 256;
+pub const NESTED_BLOCK: usize = DYNAMIC_BLOCK;
 
 /// The sixteen values of a code, the quantiles of a normal distribution.
 pub const CODES: [f32; 16] = [
@@ -184,18 +184,13 @@ fn quantise_values(values: &[f32]) -> Result<(Vec<u8>, Vec<f32>), WeightError> {
 
 /// The 8-bit form of the block scales.
 fn quantise_scales(scales: &[f32]) -> Scales {
-    let map = dynamic_map();
-    let table = nearest_code_table(&map);
+    let map = DynamicMap::signed();
     let offset = torch_mean(scales);
-    let mut codes = Vec::with_capacity(scales.len());
+    let mut codes = vec![0; scales.len()];
     let mut nested = Vec::with_capacity(scales.len().div_ceil(NESTED_BLOCK));
-    for block in scales.chunks(NESTED_BLOCK) {
-        let largest = block.iter().fold(0.0f32, |largest, s| largest.max((s - offset).abs()));
-        nested.push(largest);
-        match largest == 0.0 {
-            true => codes.resize(codes.len() + block.len(), 0),
-            false => codes.extend(block.iter().map(|s| table[table_index((s - offset) * (1.0 / largest))])),
-        }
+    for (block, codes) in scales.chunks(NESTED_BLOCK).zip(codes.chunks_mut(NESTED_BLOCK)) {
+        let centred: Vec<f32> = block.iter().map(|scale| scale - offset).collect();
+        nested.push(map.quantise(&centred, codes));
     }
-    Scales::Nested { codes: codes.into(), scales: nested.into(), map: Box::new(map), offset }
+    Scales::Nested { codes: codes.into(), scales: nested.into(), map: Box::new(*map.values()), offset }
 }

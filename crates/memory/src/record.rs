@@ -101,7 +101,7 @@ impl Recorder {
 
 /// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the machine or
 /// from its control group, whichever is less.
-fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
+pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
     let owned = snapshot.sample.owned();
     let machine = snapshot.machine.available.map(|available| owned + available);
     let group = snapshot.cgroup.and_then(|group| Some(owned + group.limit?.saturating_sub(group.usage)));

@@ -138,6 +138,16 @@ impl ModelWeights {
     }
 }
 
+/// One tensor as a matrix of `shape`, in the type it is stored in, its bytes still in the mapped file: for merging and
+/// export, which go through a checkpoint tensor by tensor.
+pub fn read_matrix(
+    checkpoint: &Checkpoint,
+    name: &str,
+    shape: [usize; 2],
+) -> Result<Weight, TensorFileError> {
+    Loader { checkpoint, precision: Precision::AsStored, values: Vec::new() }.quantizable(name, shape)
+}
+
 /// Reads tensors one after another through one buffer.
 struct Loader<'a> {
     checkpoint: &'a Checkpoint,

@@ -5,10 +5,17 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod interrupt;
+pub mod isolate;
+pub mod merge;
+pub mod monitor;
 pub mod optimizer;
 pub mod outputs;
+pub mod resume;
 pub mod schedule;
+pub mod screen;
 pub mod selective_loss;
+mod supervisor_link;
 pub mod trainer;
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `model-garden memory ...`: one module per command.
 
+mod isolate;
 mod live;
 mod options;
 mod run;
@@ -16,6 +17,8 @@ pub enum Command {
     Watch(Box<watch::Args>),
     /// Start a command under watch, and stop it before it reaches a limit.
     Run(Box<run::Args>),
+    /// Find out which command keeps memory: each runs alone, with a verdict of its own.
+    Isolate(isolate::Args),
     /// The process that keeps a command's tree together.
     #[command(name = "__guard", hide = true)]
     Guard(run::GuardArgs),
@@ -29,6 +32,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Watch(args) => watch::run(*args),
         Command::Run(args) => run::run(*args),
+        Command::Isolate(args) => isolate::run(&args),
         Command::Guard(args) => run::guard(args),
         Command::Launch(args) => run::launch(&args),
     }

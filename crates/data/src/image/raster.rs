@@ -53,11 +53,12 @@ fn open(format: Format, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, Imag
     .map_err(|failure| explain(format, bytes, failure))
 }
 
-/// EXIF goes before XMP, as in Pillow; a broken chunk of either is no broken image.
+/// A broken EXIF chunk is no broken image.
 fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
-    let exif = decoder.exif_metadata().ok().flatten().and_then(|exif| Orientation::from_exif(&exif));
-    let xmp = || decoder.xmp_metadata().ok().flatten().and_then(|xmp| Orientation::from_xmp(&xmp));
-    exif.or_else(xmp).unwrap_or_default()
+    match decoder.exif_metadata() {
+        Ok(Some(exif)) => Orientation::from_exif(&exif),
+        _ => Orientation::default(),
+    }
 }
 
 fn to_rgb(

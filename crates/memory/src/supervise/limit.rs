@@ -28,7 +28,7 @@ const RATE_WINDOW: Duration = Duration::from_millis(100);
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Call {
+pub enum Call {
     /// Nothing.
     Fine,
     /// Tell the command, then wait for the grace.
@@ -39,7 +39,7 @@ pub(super) enum Call {
 
 /// Follows one tree towards its limit.
 #[derive(Debug)]
-pub(super) struct LimitWatch {
+pub struct LimitWatch {
     limit: u64,
     grace: Duration,
     /// The looks of the last [`RATE_WINDOW`], oldest first.
@@ -51,8 +51,14 @@ pub(super) struct LimitWatch {
 }
 
 impl LimitWatch {
+    /// Watches over this many bytes; acting on a notice may take as long as `grace`.
     pub fn new(limit: u64, grace: Duration) -> Self {
         Self { limit, grace, looks: VecDeque::new(), rate: 0.0, bounded: false, forecast: None }
+    }
+
+    /// Goes on with another limit: what a machine can still give changes with everything that runs on it.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
     }
 
     /// Takes in what a tick made of the run.

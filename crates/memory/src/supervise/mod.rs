@@ -15,6 +15,7 @@ mod streams;
 
 pub use event::Event;
 pub use guard::{GUARD_WORDS, GuardOrders, LAUNCH_WORDS, Report, guard, launch};
+pub use limit::{Call, LimitWatch};
 pub use signals::{BadSignal, StopSignal, listen};
 pub use streams::Passage;
 
@@ -29,7 +30,6 @@ use crate::{
 };
 use group::CommandGroup;
 use job::{Job, JobSetup};
-use limit::{Call, LimitWatch};
 use rustix::process::{Signal, getpid, set_child_subreaper};
 use signal_hook::consts;
 use std::{

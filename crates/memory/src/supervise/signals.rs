@@ -46,6 +46,12 @@ pub fn listen(wakes: Sender<Wake>) -> io::Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopSignal(pub(super) Signal);
 
+impl Default for StopSignal {
+    fn default() -> Self {
+        Self(Signal::TERM)
+    }
+}
+
 /// A name that is no signal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a signal to stop with: use TERM, INT, HUP, QUIT, USR1 or USR2, or its number")]

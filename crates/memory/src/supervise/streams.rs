@@ -44,6 +44,8 @@ pub enum Passage {
     Through,
     /// Where it would go to the terminal, to this instead, because a screen is drawn there.
     Shown(Screen),
+    /// Nowhere: it is only read along for steps.
+    Swallowed,
 }
 
 /// One of our two output streams.
@@ -160,7 +162,7 @@ impl Streams {
     pub fn for_command(&self, passage: &Passage) -> io::Result<[Stdio; 3]> {
         let input = match passage {
             _ if self.feeds_input => Stdio::piped(),
-            Passage::Shown(_) if isatty(io::stdin()) => Stdio::null(),
+            Passage::Shown(_) | Passage::Swallowed if isatty(io::stdin()) => Stdio::null(),
             _ => Stdio::inherit(),
         };
         let [output, errors] = [self.channels.first(), self.channels.last()];
@@ -182,6 +184,7 @@ impl Streams {
             let parser = OutputParser::new(board.clone(), pattern)?;
             let target: Box<dyn Write + Send> = match (passage, &sink) {
                 (Passage::Shown(screen), Sink::Terminal(_)) => Box::new(ToScreen(screen.clone())),
+                (Passage::Swallowed, _) => Box::new(io::sink()),
                 _ => match stream.of_ours() {
                     Ok(ours) => Box::new(File::from(ours)),
                     Err(_) => Box::new(io::sink()),

@@ -8,7 +8,7 @@ mod manifest;
 mod tensors;
 
 pub use manifest::{MANIFEST, Manifest};
-pub use tensors::{TensorFile, TensorSlice, write_tensors};
+pub use tensors::{SliceVisitor, TensorFile, TensorSlice, write_tensors};
 
 use std::{
     fs, io,

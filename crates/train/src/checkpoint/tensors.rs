@@ -54,10 +54,13 @@ impl TensorSlice<'_> {
     }
 }
 
+/// Is shown named slices, one after another.
+pub type SliceVisitor<'a> = dyn FnMut(&str, TensorSlice<'_>) + 'a;
+
 /// Writes named slices to a new file. The slices are asked for twice: for the header, and for their contents.
 pub fn write_tensors(
     path: &Path,
-    for_each: &mut dyn FnMut(&mut dyn FnMut(&str, TensorSlice<'_>)),
+    mut for_each: impl FnMut(&mut SliceVisitor<'_>),
 ) -> Result<(), CheckpointError> {
     let mut header = BTreeMap::new();
     let mut end = 0;
@@ -157,7 +160,7 @@ mod tests {
         let path = dir.path().join("state.safetensors");
         let floats: Vec<f32> = (0..70_000).map(|i| i as f32 / 7.0).collect();
         let codes = [1u8, 2, 255];
-        write_tensors(&path, &mut |visit| {
+        write_tensors(&path, |visit| {
             visit("x.m", TensorSlice::F32(&floats));
             visit("x.codes", TensorSlice::U8(&codes));
         })
@@ -178,7 +181,7 @@ mod tests {
     fn what_does_not_match_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.safetensors");
-        write_tensors(&path, &mut |visit| visit("a", TensorSlice::F32(&[1.0, 2.0]))).unwrap();
+        write_tensors(&path, |visit| visit("a", TensorSlice::F32(&[1.0, 2.0]))).unwrap();
         let file = TensorFile::open(&path).unwrap();
         let error = |result: Result<(), CheckpointError>| result.unwrap_err().to_string();
         assert!(error(file.fill_f32("b", &mut [0.0])).contains("no tensor b"));

@@ -4,10 +4,8 @@
 //! The order of roundings follows PyTorch's and bitsandbytes' CPU kernels; fused multiply-adds are asked for by name, so
 //! that every machine gets the same bits.
 
-use super::{
-    AdamSettings,
-    dynamic_map::{BLOCK, DynamicMap},
-};
+use super::AdamSettings;
+use garden_engine::dynamic_map::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
 use pulp::Arch;
 use rayon::prelude::*;
 

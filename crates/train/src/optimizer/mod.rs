@@ -6,12 +6,11 @@
 
 mod adamw;
 mod clip;
-mod dynamic_map;
 
 pub use clip::SquaredNorm;
 
 use adamw::Coefficients;
-use dynamic_map::BLOCK;
+use garden_engine::dynamic_map::DYNAMIC_BLOCK as BLOCK;
 use serde::{Deserialize, Serialize};
 
 /// Tensors with fewer elements keep f32 moments in the 8-bit optimizer: the saving is small and they are often the
@@ -157,6 +156,7 @@ impl Optimizer {
 mod tests {
     use super::*;
     use crate::testing::{Goldens, uniform};
+    use garden_engine::dynamic_map::DynamicMap;
 
     const SETTINGS: AdamSettings =
         AdamSettings { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.05 };
@@ -252,5 +252,33 @@ mod tests {
                 .install(|| hundred_steps(OptimizerKind::Adamw8bit))
         };
         assert_eq!(run(1), run(3));
+    }
+
+    #[test]
+    fn code_books_are_those_of_bitsandbytes() {
+        let goldens = Goldens::open("optimizers.safetensors");
+        assert_eq!(goldens.f32("map.signed"), *DynamicMap::signed().values());
+        assert_eq!(goldens.f32("map.unsigned"), *DynamicMap::unsigned().values());
+    }
+
+    #[test]
+    fn codes_and_scales_are_those_of_bitsandbytes() {
+        let goldens = Goldens::open("optimizers.safetensors");
+        let cases = [("signed", 5, DynamicMap::signed()), ("unsigned", 6, DynamicMap::unsigned())];
+        for (kind, seed, map) in cases {
+            let values: Vec<f32> = uniform(4096, seed)
+                .iter()
+                .map(|x| x * x * x * x * x)
+                .map(|x| if kind == "unsigned" { x.abs() } else { x })
+                .collect();
+            let mut codes = vec![0; 4096];
+            let scales: Vec<f32> = values
+                .chunks(BLOCK)
+                .zip(codes.chunks_mut(BLOCK))
+                .map(|(block, codes)| map.quantise(block, codes))
+                .collect();
+            assert_eq!(goldens.bytes(&format!("quantise.{kind}")), codes, "{kind}");
+            assert_eq!(goldens.f32(&format!("quantise.{kind}.scale")), scales, "{kind}");
+        }
     }
 }

@@ -148,3 +148,116 @@ impl MlflowRun {
 fn milliseconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{BufRead, BufReader, Read, Write},
+        net::TcpListener,
+        sync::{
+            Arc, Mutex,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    /// Answers as a tracking server does, and writes down what it was asked.
+    struct Server {
+        uri: String,
+        requests: Arc<Mutex<Vec<(String, Value)>>>,
+        failing: Arc<AtomicBool>,
+    }
+
+    impl Server {
+        fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let uri = format!("http://{}", listener.local_addr().unwrap());
+            let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+            let failing = Arc::new(AtomicBool::new(false));
+            let server = Self { uri, requests: requests.clone(), failing: failing.clone() };
+            std::thread::spawn(move || {
+                for stream in listener.incoming().map_while(Result::ok) {
+                    let mut reader = BufReader::new(stream);
+                    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+                    reader.read_line(&mut first).unwrap();
+                    while reader.read_line(&mut line).unwrap() > 2 {
+                        let header = line.to_ascii_lowercase();
+                        length = header
+                            .strip_prefix("content-length:")
+                            .map_or(length, |n| n.trim().parse().unwrap());
+                        line.clear();
+                    }
+                    let mut body = vec![0; length];
+                    reader.read_exact(&mut body).unwrap();
+                    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+                    let answer = match path.rsplit_once("mlflow/").map(|(_, method)| method) {
+                        Some("experiments/create") => json!({ "experiment_id": "7" }),
+                        Some("runs/create") => json!({ "run": { "info": { "run_id": "abc" } } }),
+                        _ => json!({}),
+                    };
+                    let status = if failing.load(Ordering::SeqCst) { "500 Oops" } else { "200 OK" };
+                    requests.lock().unwrap().push((path, serde_json::from_slice(&body).unwrap()));
+                    let text = answer.to_string();
+                    let head = format!(
+                        "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                        text.len()
+                    );
+                    let _ = reader.get_mut().write_all((head + &text).as_bytes());
+                }
+            });
+            server
+        }
+
+        fn asked(&self) -> Vec<(String, Value)> {
+            std::mem::take(&mut *self.requests.lock().unwrap())
+        }
+    }
+
+    fn entry(step: u64) -> LogEntry {
+        let values = [("loss".to_owned(), 1.5), ("bad".to_owned(), f64::NAN)];
+        LogEntry { epoch: 0.0, step, values: values.into() }
+    }
+
+    #[test]
+    fn a_run_is_made_in_its_experiment_and_gets_its_numbers() {
+        let server = Server::start();
+        let mut run = MlflowRun::start(&server.uri, None, "garden", "out", None).unwrap();
+        assert_eq!(run.id(), "abc");
+        run.add(&entry(10)).unwrap();
+        run.end(true).unwrap();
+        let asked = server.asked();
+        let paths: Vec<&str> = asked.iter().map(|(path, _)| path.rsplit_once("mlflow/").unwrap().1).collect();
+        let expected =
+            ["experiments/search", "experiments/create", "runs/create", "runs/log-batch", "runs/update"];
+        assert_eq!(paths, expected);
+        let metrics = &asked[3].1["metrics"];
+        assert_eq!(metrics.as_array().unwrap().len(), 1, "what is not a number cannot be sent: {metrics}");
+        assert_eq!((&metrics[0]["key"], &metrics[0]["step"]), (&json!("loss"), &json!(10)));
+        assert_eq!(asked[4].1["status"], "FINISHED");
+    }
+
+    #[test]
+    fn numbers_wait_while_the_server_fails_and_go_out_when_it_is_back() {
+        let server = Server::start();
+        let mut run = MlflowRun::start(&server.uri, None, "garden", "out", Some("known")).unwrap();
+        server.failing.store(true, Ordering::SeqCst);
+        let error = run.add(&entry(1)).unwrap_err().to_string();
+        assert!(error.contains("runs/log-batch: status 500"), "{error}");
+        server.failing.store(false, Ordering::SeqCst);
+        server.asked();
+        run.add(&entry(2)).unwrap();
+        let asked = server.asked();
+        assert_eq!(asked[0].1["run_id"], "known", "a resumed run goes on");
+        assert_eq!(asked[0].1["metrics"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn nobody_there_is_an_error_that_names_the_address() {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = MlflowRun::start(&format!("http://{gone}/"), None, "x", "y", None).err().unwrap();
+        assert!(
+            error.to_string().starts_with(&format!("MLflow at http://{gone}: experiments/search")),
+            "{error}"
+        );
+    }
+}

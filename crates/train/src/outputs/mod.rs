@@ -3,8 +3,11 @@
 //! In come the state and the logs of a run; out come files that other tools read. Files that are replaced are written under a
 //! temporary name, synced and renamed.
 
+mod chart;
+pub mod loggers;
 pub mod metrics;
 pub mod mlflow;
+pub mod summary;
 pub mod tensorboard;
 
 use std::{

@@ -65,26 +65,26 @@ impl SelectiveLoss {
         self.statistics
     }
 
-    /// Masks the labels of one packed batch: a run of labelled tokens is an answer, up to its first special token.
+    /// Masks the labels of one packed batch: a run of trained tokens is an answer, up to its first special token.
     ///
-    /// `ignored` is the label that the loss skips. Ids and labels must be of one length.
-    pub fn apply(&mut self, ids: &[u32], labels: &mut [i32], ignored: i32) {
-        assert_eq!(ids.len(), labels.len(), "a label for each token");
+    /// `trained` says of each token whether it has a label, and is changed in place.
+    pub fn apply(&mut self, ids: &[u32], trained: &mut [bool]) {
+        assert_eq!(ids.len(), trained.len(), "a label or none for each token");
         let mut start = 0;
         while start < ids.len() {
-            if labels[start] == ignored || self.tokens.bytes(ids[start]).is_none() {
-                self.statistics.labelled_tokens += u64::from(labels[start] != ignored);
+            if !trained[start] || self.tokens.bytes(ids[start]).is_none() {
+                self.statistics.labelled_tokens += u64::from(trained[start]);
                 start += 1;
                 continue;
             }
-            let in_answer = |at: &usize| labels[*at] != ignored && self.tokens.bytes(ids[*at]).is_some();
+            let in_answer = |at: &usize| trained[*at] && self.tokens.bytes(ids[*at]).is_some();
             let end = (start..ids.len()).take_while(in_answer).last().map_or(start, |last| last + 1);
-            self.answer(&ids[start..end], &mut labels[start..end], ignored);
+            self.answer(&ids[start..end], &mut trained[start..end]);
             start = end;
         }
     }
 
-    fn answer(&mut self, ids: &[u32], labels: &mut [i32], ignored: i32) {
+    fn answer(&mut self, ids: &[u32], trained: &mut [bool]) {
         self.text.clear();
         for id in ids {
             self.text.extend_from_slice(self.tokens.bytes(*id).unwrap_or_default());
@@ -101,10 +101,10 @@ impl SelectiveLoss {
         self.statistics.json_answers += 1;
         let masked = self.masked_bytes(&characters);
         let mut at = 0;
-        for (id, label) in ids.iter().zip(labels) {
+        for (id, trained) in ids.iter().zip(trained) {
             let len = self.tokens.bytes(*id).map_or(0, <[u8]>::len);
             if len > 0 && masked[at..at + len].iter().all(|masked| *masked) {
-                *label = ignored;
+                *trained = false;
                 self.statistics.masked_tokens += 1;
             }
             at += len;
@@ -131,7 +131,6 @@ impl SelectiveLoss {
 mod tests {
     use super::*;
 
-    const IGNORED: i32 = -100;
     const END_OF_TURN: u32 = 1000;
 
     /// A tokenizer of the given pieces: ids are places in the list.
@@ -146,10 +145,10 @@ mod tests {
     /// Which pieces keep their labels.
     fn kept<'a>(level: Level, keys: &[&str], pieces: &[&'a str]) -> Vec<&'a str> {
         let (ids, table) = tokens(pieces);
-        let mut labels: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+        let mut trained = vec![true; ids.len()];
         let mut loss = SelectiveLoss::new(level, keys.iter().map(|key| (*key).to_owned()), table);
-        loss.apply(&ids, &mut labels, IGNORED);
-        pieces.iter().zip(&labels).filter(|(_, label)| **label != IGNORED).map(|(piece, _)| *piece).collect()
+        loss.apply(&ids, &mut trained);
+        pieces.iter().zip(&trained).filter(|(_, trained)| **trained).map(|(piece, _)| *piece).collect()
     }
 
     const PIECES: [&str; 14] =
@@ -183,10 +182,10 @@ mod tests {
     fn other_text_is_left_alone_and_counted() {
         let pieces = ["a ", "red", " {square}"];
         let (ids, table) = tokens(&pieces);
-        let mut labels = vec![1, 2, 3];
+        let mut trained = vec![true; 3];
         let mut loss = SelectiveLoss::new(Level::Aggressive, [], table);
-        loss.apply(&ids, &mut labels, IGNORED);
-        assert_eq!(labels, [1, 2, 3]);
+        loss.apply(&ids, &mut trained);
+        assert_eq!(trained, [true; 3]);
         let expected = Statistics { labelled_tokens: 3, masked_tokens: 0, json_answers: 0, other_answers: 1 };
         assert_eq!(loss.statistics(), expected);
     }
@@ -196,10 +195,10 @@ mod tests {
         let (_, table) = tokens(&["{}", "[", "1", "]", "\n"]);
         // Two answers of a packed batch, with a prompt between them.
         let ids = [0, END_OF_TURN, 4, 2, 2, 1, 2, 3, END_OF_TURN];
-        let mut labels = vec![7, 7, 7, IGNORED, IGNORED, 7, 7, 7, 7];
+        let mut trained = [1, 1, 1, 0, 0, 1, 1, 1, 1].map(|label| label == 1);
         let mut loss = SelectiveLoss::new(Level::Conservative, [], table);
-        loss.apply(&ids, &mut labels, IGNORED);
-        assert_eq!(labels, [IGNORED, 7, 7, IGNORED, IGNORED, IGNORED, 7, IGNORED, 7]);
+        loss.apply(&ids, &mut trained);
+        assert_eq!(trained.map(u8::from), [0, 1, 1, 0, 0, 0, 1, 0, 1]);
         let expected = Statistics { labelled_tokens: 7, masked_tokens: 3, json_answers: 2, other_answers: 0 };
         assert_eq!(loss.statistics(), expected);
     }
@@ -210,8 +209,8 @@ mod tests {
         let pieces: [&[u8]; 4] = [b"[\"", b"\xc3", b"\xa4", b"\"]"];
         let table =
             TokenBytes::from_bytes(pieces.into_iter().enumerate().map(|(id, piece)| (id as u32, piece)));
-        let mut labels = vec![1, 1, 1, 1];
-        SelectiveLoss::new(Level::Moderate, [], table).apply(&ids, &mut labels, IGNORED);
-        assert_eq!(labels, [IGNORED, 1, 1, IGNORED]);
+        let mut trained = [true; 4];
+        SelectiveLoss::new(Level::Moderate, [], table).apply(&ids, &mut trained);
+        assert_eq!(trained, [false, true, true, false]);
     }
 }

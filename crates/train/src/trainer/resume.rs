@@ -96,7 +96,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
     fn save_optimizer(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let names = self.tensor_names();
         let optimizer = &mut self.optimizer;
-        write_tensors(path, &mut |visit| {
+        write_tensors(path, |visit| {
             for (index, name) in names.iter().enumerate() {
                 for (part, slice) in optimizer.state(index) {
                     let slice = match slice {

@@ -1,0 +1,155 @@
+//! One command, run to its end under watch: how its memory moved.
+//!
+//! In comes a command; out come its verdict and how much it kept. Its output is swallowed, its steps are read from its output or from the
+//! socket, and whatever it started is gone when this returns.
+
+use garden_memory::{
+    Assessment, RunFacts,
+    record::Reading,
+    supervise::{self, Event, OnLimit, Orders, Passage, StopSignal, SuperviseError, Surroundings},
+    watch::{Observer, Wake},
+};
+use serde::Serialize;
+use std::{
+    ffi::OsString,
+    sync::mpsc::{Receiver, Sender},
+    time::Duration,
+};
+
+/// Growth is measured from here on: what a program needs to start is no growth.
+const START_UP_SHARE: f64 = 0.2;
+/// Levels are medians of this share of the samples, so that one spike does not count.
+const LEVEL_SHARE: f64 = 0.1;
+
+/// A command to measure.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// What to call it.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// What is known of its data.
+    pub facts: RunFacts,
+}
+
+/// How the memory of one run moved.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// What it is called.
+    pub name: String,
+    /// The verdict with its reasons.
+    pub assessment: Assessment,
+    /// Steps that it reported.
+    pub steps: u64,
+    /// The highest level of memory of its own.
+    pub peak_bytes: u64,
+    /// The level at the end less the level after the start.
+    pub kept_bytes: i64,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// What a shell would have seen.
+    pub exit_code: i32,
+}
+
+/// Signals and the channel they come through, set up once a process.
+pub struct Signals<'a> {
+    /// Where they arrive.
+    pub wakes: &'a Receiver<Wake>,
+    /// The other end.
+    pub sender: &'a Sender<Wake>,
+}
+
+/// Runs a command and looks every `interval`.
+pub fn measure(trial: &Trial, interval: Duration, signals: &Signals<'_>) -> Result<Measured, SuperviseError> {
+    let orders = Orders {
+        command: trial.command.clone(),
+        interval,
+        duration: None,
+        facts: trial.facts.clone(),
+        on_limit: OnLimit::Warn,
+        stop_signal: StopSignal::default(),
+        grace: Duration::from_secs(5),
+        max_restarts: 0,
+        restart_args: Vec::new(),
+        step_pattern: None,
+    };
+    let mut notes = Notes::default();
+    let surroundings = Surroundings {
+        wakes: signals.wakes,
+        sender: signals.sender,
+        passage: Passage::Swallowed,
+        trace: None,
+        observer: &mut notes,
+    };
+    let outcome = supervise::run(&orders, surroundings)?;
+    Ok(notes.sum_up(&trial.name, outcome.exit_code()))
+}
+
+/// What was seen of a run.
+#[derive(Default)]
+struct Notes {
+    last: Option<Reading>,
+    levels: Vec<u64>,
+}
+
+impl Observer for Notes {
+    fn reading(&mut self, reading: &Reading) {
+        self.levels.push(reading.snapshot.sample.owned());
+        self.last = Some(reading.clone());
+    }
+
+    fn event(&mut self, _: &Event) {}
+}
+
+impl Notes {
+    fn sum_up(self, name: &str, exit_code: i32) -> Measured {
+        let assessment = match &self.last {
+            Some(reading) => reading.assessment.clone(),
+            None => garden_memory::Analyst::new(RunFacts::default()).assessment(),
+        };
+        let sample = self.last.as_ref().map(|reading| &reading.snapshot.sample);
+        Measured {
+            name: name.to_owned(),
+            assessment,
+            steps: sample.and_then(|sample| sample.step).unwrap_or(0),
+            peak_bytes: self.levels.iter().copied().max().unwrap_or(0),
+            kept_bytes: kept(&self.levels),
+            seconds: sample.map_or(0.0, |sample| sample.t),
+            exit_code,
+        }
+    }
+}
+
+/// The level at the end less the level after the start.
+fn kept(levels: &[u64]) -> i64 {
+    let after_start = (levels.len() as f64 * START_UP_SHARE) as usize;
+    let width = ((levels.len() as f64 * LEVEL_SHARE) as usize).max(1);
+    let late = levels.len().saturating_sub(width);
+    if late <= after_start {
+        return 0;
+    }
+    median(&levels[late..]) as i64 - median(&levels[after_start..(after_start + width).min(late)]) as i64
+}
+
+fn median(values: &[u64]) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_measured_after_the_start_and_without_spikes() {
+        let growing: Vec<u64> = (0..100).map(|i| if i < 20 { 10 * i } else { 1000 + i }).collect();
+        assert_eq!(kept(&growing), 70, "from about 1025 to about 1095");
+        let mut spiky = vec![1000; 100];
+        spiky[95] = 90_000;
+        assert_eq!(kept(&spiky), 0);
+        assert_eq!(kept(&[]), 0);
+        assert_eq!(kept(&[5]), 0);
+        assert_eq!(kept(&[9; 3]), 0);
+    }
+}

@@ -1,0 +1,10 @@
+//! Which part keeps memory: each alone, in a process of its own, with a verdict of its own.
+//!
+//! In come commands, or the parts of our own pipeline; out comes how the memory of each moved, and for two commands the difference with its
+//! confidence. This is how a leak is found: not by reading code, but by leaving things out.
+
+mod compare;
+mod measure;
+
+pub use compare::{Difference, compare};
+pub use measure::{Measured, Signals, Trial, measure};

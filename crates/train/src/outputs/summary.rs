@@ -1,0 +1,217 @@
+//! What a finished run has to say of itself: the model card and the report.
+//!
+//! In come the settings, the history and the memory verdict; out come `README.md` with a picture of the loss, and `report.html`
+//! with loss, learning rate, throughput and memory. Both are complete in themselves and open without a network.
+
+use super::{
+    chart::{Chart, Series, escape},
+    write_file,
+};
+use crate::{config::RunConfig, monitor::MemorySummary, trainer::TrainerState};
+use garden_memory::ByteSize;
+use std::{fmt::Write, io, path::Path};
+
+/// The picture that the model card shows.
+const CURVE: &str = "training_curve.svg";
+const STYLE: &str = "\
+:root{color-scheme:light dark}body{max-width:60rem;margin:2rem auto;padding:0 1.2rem;font:15px/1.5 system-ui,sans-serif}\
+h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse}\
+th,td{text-align:left;padding:.3rem 1.2rem .3rem 0;border-top:1px solid #8884;font-variant-numeric:tabular-nums}th{font-weight:500;opacity:.75}\
+.verdict{font-weight:600}pre{overflow-x:auto;padding:.8rem;background:#8881;border-radius:8px}svg{width:100%;height:auto}";
+
+/// A run that is over.
+pub struct FinishedRun<'a> {
+    /// Its settings.
+    pub config: &'a RunConfig,
+    /// Its history.
+    pub state: &'a TrainerState,
+    /// Its memory.
+    pub memory: &'a MemorySummary,
+    /// Parameters that were trained, and all of them.
+    pub parameters: (u64, u64),
+    /// Rows that were trained on.
+    pub rows: u64,
+    /// Rows that were left out, with the reason.
+    pub dropped: &'a [(String, u64)],
+    /// Seconds from the first step to the last, of this process.
+    pub seconds: f64,
+}
+
+impl FinishedRun<'_> {
+    /// Writes the model card and the report into a folder.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        let chart = self.loss_chart();
+        if !chart.is_empty() {
+            write_file(&dir.join(CURVE), chart.as_bytes())?;
+        }
+        write_file(&dir.join("README.md"), self.model_card(!chart.is_empty()).as_bytes())?;
+        write_file(&dir.join("report.html"), self.report().as_bytes())
+    }
+
+    fn loss_chart(&self) -> String {
+        let mut series = vec![Series { name: "training", points: self.state.series("loss") }];
+        let evaluation = self.state.series("eval_loss");
+        if !evaluation.is_empty() {
+            series.push(Series { name: "evaluation", points: evaluation });
+        }
+        Chart { title: "Loss", series, label: |value| format!("{value}"), from_zero: false }.svg()
+    }
+
+    fn charts(&self) -> Vec<String> {
+        let one = |title, name: &'static str, key: &str, label, from_zero| {
+            let series = vec![Series { name, points: self.state.series(key) }];
+            Chart { title, series, label, from_zero }.svg()
+        };
+        let memory = Chart {
+            title: "Memory",
+            series: vec![Series { name: "resident", points: self.memory.curve.clone() }],
+            label: |value| ByteSize(value.max(0.0) as u64).to_string(),
+            from_zero: true,
+        };
+        vec![
+            self.loss_chart(),
+            one("Learning rate", "rate", "learning_rate", |value| format!("{value:.1e}"), true),
+            one("Throughput", "tokens per second", "tokens_per_second", |value| format!("{value:.0}"), true),
+            memory.svg(),
+        ]
+    }
+
+    fn report(&self) -> String {
+        let mut out = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Training report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>Training report</h1>\n<p class=\"verdict\">{}</p>\n",
+            escape(&self.memory.line)
+        );
+        out.push_str("<table>\n");
+        for (name, value) in self.results() {
+            let _ = writeln!(out, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(&value));
+        }
+        out.push_str("</table>\n");
+        for chart in self.charts() {
+            let _ = writeln!(out, "<figure>{chart}</figure>");
+        }
+        let list = |out: &mut String, title: &str, items: &[String]| {
+            if !items.is_empty() {
+                let _ = writeln!(out, "<h2>{title}</h2>\n<ul>");
+                for item in items {
+                    let _ = writeln!(out, "<li>{}</li>", escape(item));
+                }
+                out.push_str("</ul>\n");
+            }
+        };
+        list(&mut out, "Memory: why this verdict", &self.memory.assessment.evidence);
+        list(&mut out, "Memory: what to do", &self.memory.assessment.advice);
+        let _ = writeln!(out, "<h2>Settings</h2>\n<pre>{}</pre>\n</body>\n</html>", escape(&self.settings()));
+        out
+    }
+
+    fn model_card(&self, has_curve: bool) -> String {
+        let config = self.config;
+        let mut out = format!(
+            "---\nbase_model: {}\nlibrary_name: peft\npipeline_tag: image-text-to-text\ntags:\n- model-garden\n---\n\n# Adapter for {}\n\nFine-tuned with Model Garden on `{}`.\n\n| | |\n|---|---|\n",
+            yaml(&config.base_model),
+            config.base_model,
+            config.dataset
+        );
+        for (name, value) in self.results() {
+            let _ = writeln!(out, "| {name} | {} |", value.replace('|', "\\|"));
+        }
+        if has_curve {
+            let _ = writeln!(out, "\n![Loss over steps]({CURVE})");
+        }
+        let _ = writeln!(out, "\n## Memory\n\n`{}`\n", self.memory.line);
+        for reason in &self.memory.assessment.evidence {
+            let _ = writeln!(out, "- {reason}");
+        }
+        let _ = writeln!(out, "\n## Settings\n\n```json\n{}\n```", self.settings());
+        out
+    }
+
+    fn settings(&self) -> String {
+        serde_json::to_string_pretty(self.config).unwrap_or_default()
+    }
+
+    fn results(&self) -> Vec<(&'static str, String)> {
+        let state = self.state;
+        let (trained, all) = self.parameters;
+        let share = 100.0 * trained as f64 / all.max(1) as f64;
+        let mut rows = vec![
+            ("Base model", self.config.base_model.clone()),
+            ("Data", format!("{} ({} rows)", self.config.dataset, self.rows)),
+            ("Trained parameters", format!("{trained} of {all} ({share:.2} %)")),
+            ("Steps", format!("{} ({:.2} epochs)", state.global_step, state.epoch)),
+        ];
+        let number = |name: &str| state.latest(name);
+        rows.extend(number("loss").map(|loss| ("Training loss", format!("{loss:.4}"))));
+        rows.extend(number("eval_loss").map(|loss| ("Evaluation loss", format!("{loss:.4}"))));
+        rows.extend(
+            number("eval_token_accuracy").map(|share| ("Token accuracy", format!("{:.1} %", 100.0 * share))),
+        );
+        rows.extend(state.best_global_step.map(|step| ("Best evaluation", format!("step {step}"))));
+        rows.push(("Time", format!("{:.0} s", self.seconds)));
+        rows.push(("Peak memory", ByteSize(self.memory.peak).to_string()));
+        for (reason, count) in self.dropped {
+            rows.push(("Rows left out", format!("{count}: {reason}")));
+        }
+        rows
+    }
+}
+
+/// A scalar that YAML takes for text whatever is in it.
+fn yaml(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::TrainOptions, trainer::LogEntry};
+    use garden_memory::{Analyst, RunFacts};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn card_and_report_tell_the_data_the_curve_and_the_verdict() {
+        let options = TrainOptions {
+            base_model: Some("models/tiny <x>".into()),
+            dataset: Some("rows.jsonl".into()),
+            output_dir: Some("out".into()),
+            ..TrainOptions::default()
+        };
+        let config = RunConfig::resolve(options).unwrap();
+        let entry = |step: u64| {
+            let values = [("loss", 3.0 / step as f64), ("learning_rate", 1e-4), ("tokens_per_second", 100.0)];
+            let values = values.map(|(name, value)| (name.to_owned(), value));
+            LogEntry { epoch: 0.1, step, values: BTreeMap::from(values) }
+        };
+        let state =
+            TrainerState { global_step: 3, log_history: (1..4).map(entry).collect(), ..Default::default() };
+        let memory = MemorySummary {
+            assessment: Analyst::new(RunFacts::default()).assessment(),
+            line: "memory: steady at 1.21 GB since step 1".into(),
+            curve: vec![(1.0, 1.21e9), (2.0, 1.21e9)],
+            peak: 1_210_000_000,
+            cost_seconds: 0.0,
+        };
+        let run = FinishedRun {
+            config: &config,
+            state: &state,
+            memory: &memory,
+            parameters: (100, 1000),
+            rows: 663,
+            dropped: &[("longer than 2048 tokens".into(), 2)],
+            seconds: 12.0,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        run.write(dir.path()).unwrap();
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        let (card, report) = (read("README.md"), read("report.html"));
+        for text in
+            ["base_model: \"models/tiny <x>\"", "rows.jsonl (663 rows)", CURVE, &memory.line, "\"r\": 16"]
+        {
+            assert!(card.contains(text), "{text}\n{card}");
+        }
+        assert_eq!(report.matches("<svg").count(), 4, "loss, rate, throughput, memory");
+        assert!(report.contains("models/tiny &lt;x&gt;") && !report.contains("<x>"));
+        assert!(report.contains("2: longer than 2048 tokens"));
+        assert!(read(CURVE).contains("<path d=\"M"));
+    }
+}

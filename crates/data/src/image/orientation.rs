@@ -35,9 +35,21 @@ impl Orientation {
         Self { transpose, mirror, upend }
     }
 
-    /// Reads an EXIF block: a TIFF header and its first directory.
-    pub fn from_exif(exif: &[u8]) -> Self {
-        orientation_tag(exif).map(Self::from_tag).unwrap_or_default()
+    /// Reads an EXIF block: a TIFF header and its first directory. `None` if it says nothing.
+    pub fn from_exif(exif: &[u8]) -> Option<Self> {
+        orientation_tag(exif).map(Self::from_tag)
+    }
+
+    /// Reads an XMP packet, which Pillow asks where EXIF says nothing.
+    pub fn from_xmp(packet: &[u8]) -> Option<Self> {
+        let key = b"tiff:Orientation";
+        let at = memchr::memmem::find(packet, key)? + key.len();
+        match packet.get(at..)? {
+            [b'=', b'"', digit @ b'0'..=b'9', ..] | [b'>', digit @ b'0'..=b'9', ..] => {
+                Some(Self::from_tag(u16::from(digit - b'0')))
+            }
+            _ => None,
+        }
     }
 
     /// Whether width and height change places.
@@ -148,11 +160,19 @@ mod tests {
     }
 
     #[test]
+    fn xmp_is_read_in_both_spellings() {
+        for packet in [r#"<x tiff:Orientation="6" />"#, "<tiff:Orientation>6</tiff:Orientation>"] {
+            assert_eq!(Orientation::from_xmp(packet.as_bytes()), Some(Orientation::from_tag(6)));
+        }
+        assert_eq!(Orientation::from_xmp(b"tiff:Orientation"), None);
+    }
+
+    #[test]
     fn broken_exif_means_upright() {
         let exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0";
-        assert_eq!(Orientation::from_exif(exif), Orientation::from_tag(6));
+        assert_eq!(Orientation::from_exif(exif), Some(Orientation::from_tag(6)));
         for cut in 0..exif.len() - 2 {
-            assert_eq!(Orientation::from_exif(&exif[..cut]), Orientation::default(), "cut at {cut}");
+            assert_eq!(Orientation::from_exif(&exif[..cut]), None, "cut at {cut}");
         }
     }
 }

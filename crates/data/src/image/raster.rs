@@ -53,12 +53,11 @@ fn open(format: Format, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, Imag
     .map_err(|failure| explain(format, bytes, failure))
 }
 
-/// A broken EXIF chunk is no broken image.
+/// EXIF goes before XMP, as in Pillow; a broken chunk of either is no broken image.
 fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
-    match decoder.exif_metadata() {
-        Ok(Some(exif)) => Orientation::from_exif(&exif),
-        _ => Orientation::default(),
-    }
+    let exif = decoder.exif_metadata().ok().flatten().and_then(|exif| Orientation::from_exif(&exif));
+    let xmp = || decoder.xmp_metadata().ok().flatten().and_then(|xmp| Orientation::from_xmp(&xmp));
+    exif.or_else(xmp).unwrap_or_default()
 }
 
 fn to_rgb(

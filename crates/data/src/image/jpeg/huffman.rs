@@ -1,0 +1,241 @@
+//! Huffman codes and the bits they are read from.
+//!
+//! In come a table's code lengths and symbols, and entropy-coded bytes without stuffing; out go symbols and signed
+//! values. Reading past the end gives zero bits and is noticed by [`Bits::overran`], so the loops need no checks.
+
+/// Codes up to this length are found in one look; almost all are.
+const LOOK_BITS: u32 = 10;
+const LOOK_SIZE: usize = 1 << LOOK_BITS;
+
+/// A Huffman code for decoding.
+pub(super) struct HuffmanTable {
+    /// By the next bits: length of the code in the low byte, symbol in the high one; 0 for longer codes.
+    look: Box<[u16; LOOK_SIZE]>,
+    /// By the next bits, for AC: the whole coefficient, where its code and its value fit together.
+    values: Box<[Value; LOOK_SIZE]>,
+    /// For each length: codes below this, shifted to 16 bits, have at most that length.
+    limits: [u32; 17],
+    /// For each length: what to add to a code to get the symbol's place.
+    offsets: [i32; 17],
+    symbols: Vec<u8>,
+}
+
+/// A decoded AC coefficient: 0 bits means "look it up the long way".
+#[derive(Clone, Copy, Default)]
+pub(super) struct Value {
+    pub value: i16,
+    /// Zeros before it.
+    pub run: u8,
+    /// Bits of its code and its value together.
+    pub bits: u8,
+}
+
+impl HuffmanTable {
+    /// Builds the table; `counts[n]` codes have `n + 1` bits.
+    pub fn new(counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Result<Self, String> {
+        if is_dc && symbols.iter().any(|&symbol| symbol > 15) {
+            return Err("a Huffman table for DC with a symbol over 15".into());
+        }
+        let mut table = Self {
+            look: Box::new([0; LOOK_SIZE]),
+            values: Box::new([Value::default(); LOOK_SIZE]),
+            limits: [0; 17],
+            offsets: [0; 17],
+            symbols: symbols.to_vec(),
+        };
+        let (mut code, mut place) = (0u32, 0usize);
+        for length in 1..=16u32 {
+            let count = usize::from(counts[length as usize - 1]);
+            table.offsets[length as usize] = place as i32 - code as i32;
+            for &symbol in &symbols[place..place + count] {
+                if code >= 1 << length {
+                    return Err("a Huffman table with too many codes".into());
+                }
+                if length <= LOOK_BITS {
+                    let spare = LOOK_BITS - length;
+                    let first = (code << spare) as usize;
+                    table.look[first..first + (1 << spare)].fill(u16::from(symbol) << 8 | length as u16);
+                }
+                code += 1;
+            }
+            place += count;
+            table.limits[length as usize] = code << (16 - length);
+            code <<= 1;
+        }
+        if !is_dc {
+            table.join_values();
+        }
+        Ok(table)
+    }
+
+    /// Fills `values` from `look`: most AC coefficients are small, and their bits fit behind the code.
+    fn join_values(&mut self) {
+        for (bits, (&look, joined)) in self.look.iter().zip(self.values.iter_mut()).enumerate() {
+            let (length, symbol) = (u32::from(look & 255), look >> 8);
+            let (run, size) = ((symbol >> 4) as u8, u32::from(symbol & 15));
+            if length == 0 || size == 0 || length + size > LOOK_BITS {
+                continue;
+            }
+            let value = (bits as u32 >> (LOOK_BITS - length - size)) & ((1 << size) - 1);
+            *joined = Value { value: extend(value, size) as i16, run, bits: (length + size) as u8 };
+        }
+    }
+
+    /// Reads a symbol; `None` if the bits are no code. Needs 16 bits.
+    #[inline(always)]
+    pub fn symbol(&self, bits: &mut Bits) -> Option<u8> {
+        let look = self.look[bits.peek(LOOK_BITS) as usize];
+        if look != 0 {
+            bits.skip(u32::from(look & 255));
+            return Some((look >> 8) as u8);
+        }
+        let code = bits.peek(16);
+        let length = (LOOK_BITS as usize + 1..=16).find(|&length| code < self.limits[length])?;
+        bits.skip(length as u32);
+        let place = (code >> (16 - length)) as i32 + self.offsets[length];
+        self.symbols.get(usize::try_from(place).ok()?).copied()
+    }
+
+    /// The next coefficient if it is short, without its zeros being applied.
+    #[inline(always)]
+    pub fn value(&self, bits: &Bits) -> Value {
+        self.values[bits.peek(LOOK_BITS) as usize]
+    }
+}
+
+/// A value of `size` bits with its sign: the upper half is positive.
+#[inline(always)]
+pub(super) fn extend(value: u32, size: u32) -> i32 {
+    let below = 1i32 << size >> 1;
+    let value = value as i32;
+    // Subtracts 2^size - 1 where the first bit is 0, without a branch: signs are as good as random.
+    value + (((value - below) >> 31) & (1 - (1 << size)))
+}
+
+/// Bits of a segment, most significant first.
+pub(super) struct Bits<'a> {
+    bytes: &'a [u8],
+    /// Where the next refill reads.
+    at: usize,
+    /// The next bits, left-aligned.
+    window: u64,
+    /// How many of them are valid.
+    held: u32,
+}
+
+impl<'a> Bits<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, window: 0, held: 0 }
+    }
+
+    /// Makes at least 56 bits available: enough for a code of 16 and two values of 16.
+    #[inline(always)]
+    pub fn refill(&mut self) {
+        let next = match self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            Some(chunk) => u64::from_be_bytes(*chunk),
+            None => self.near_end(),
+        };
+        self.window |= next >> self.held;
+        self.at += ((63 - self.held) >> 3) as usize;
+        self.held |= 56;
+    }
+
+    /// The last bytes, then zeros.
+    #[cold]
+    fn near_end(&self) -> u64 {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let mut chunk = [0; 8];
+        chunk[..rest.len()].copy_from_slice(rest);
+        u64::from_be_bytes(chunk)
+    }
+
+    /// The next `count` bits, 1 to 16 of them.
+    #[inline(always)]
+    pub fn peek(&self, count: u32) -> u32 {
+        (self.window >> (64 - count)) as u32
+    }
+
+    #[inline(always)]
+    pub fn skip(&mut self, count: u32) {
+        self.window <<= count;
+        self.held -= count;
+    }
+
+    /// Reads `count` bits, 0 to 16 of them.
+    #[inline(always)]
+    pub fn take(&mut self, count: u32) -> u32 {
+        // Two shifts, because a shift by 64 is none.
+        let value = (self.window >> 1 >> (63 - count)) as u32;
+        self.skip(count);
+        value
+    }
+
+    /// Reads a value of `size` bits with its sign.
+    #[inline(always)]
+    pub fn signed(&mut self, size: u32) -> i32 {
+        extend(self.take(size), size)
+    }
+
+    /// Whether more bits were used than there are.
+    pub fn overran(&self) -> bool {
+        self.at * 8 - self.held as usize > self.bytes.len() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_the_sign_of_their_first_bit() {
+        assert_eq!([0, 1].map(|value| extend(value, 1)), [-1, 1]);
+        assert_eq!([0, 3, 4, 7].map(|value| extend(value, 3)), [-7, -4, 4, 7]);
+        assert_eq!(extend(0, 0), 0);
+        assert_eq!(extend(0x7FFF, 15), 32767);
+    }
+
+    #[test]
+    fn bits_come_in_order_and_the_end_is_noticed() {
+        let bytes: Vec<u8> = (1..=11).collect();
+        let mut bits = Bits::new(&bytes);
+        for byte in &bytes {
+            bits.refill();
+            assert_eq!((bits.take(3) << 5 | bits.take(5)) as u8, *byte);
+            assert!(!bits.overran());
+        }
+        bits.refill();
+        assert_eq!(bits.take(1), 0, "zeros follow");
+        assert!(bits.overran());
+    }
+
+    #[test]
+    fn short_and_long_codes_are_found() {
+        // Lengths 1, 2, ... 16: codes 0, 10, 110, ...
+        let table = HuffmanTable::new(&[1; 16], &[0x11; 16].map(|s| s), false).expect("valid");
+        let mut symbols: Vec<u8> = (1..=16).collect();
+        symbols.reverse();
+        let distinct = HuffmanTable::new(&[1; 16], &symbols, false).expect("valid");
+        for length in 1..=16u32 {
+            let code = ((1u32 << (length - 1)) - 1) << 1;
+            let bytes = (code << (32 - length)).to_be_bytes();
+            let mut bits = Bits::new(&bytes);
+            bits.refill();
+            assert_eq!(distinct.symbol(&mut bits), Some(17 - length as u8));
+        }
+        let mut bits = Bits::new(&[0b0100_0000]);
+        bits.refill();
+        let joined = table.value(&bits);
+        assert_eq!((joined.value, joined.run, joined.bits), (1, 1, 2), "code 0, then a 1");
+        let mut bits = Bits::new(&[0xFF, 0xFF]);
+        bits.refill();
+        assert_eq!(table.symbol(&mut bits), None, "no code is all ones");
+    }
+
+    #[test]
+    fn overfull_codes_are_refused() {
+        let mut counts = [0; 16];
+        counts[0] = 3;
+        assert!(HuffmanTable::new(&counts, &[1, 2, 3], false).is_err());
+        assert!(HuffmanTable::new(&[1; 16], &[16; 16], true).is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! A JPEG decoder that gives Pillow's pixels, bit for bit.
+//!
+//! In come the bytes of a baseline or progressive JPEG; out go RGB pixels in stored order and the EXIF orientation.
+//! Every step is integer arithmetic with the rounding of libjpeg (slow integer IDCT, triangle-filter upsampling), and
+//! no pixel is ever made up: data that ends early or makes no sense is an error.
+
+mod coefficients;
+mod colour;
+mod header;
+mod huffman;
+mod idct;
+mod planes;
+mod scan;
+mod upsample;
+
+use super::{DecodeLimits, Format, ImageError, Orientation, Pixels};
+use coefficients::Coefficients;
+use colour::RowConverter;
+use header::{Frame, Headers, Next};
+use planes::Planes;
+
+/// The buffers of one decode after another.
+#[derive(Default)]
+pub(super) struct Decoder {
+    planes: Planes,
+    coefficients: Coefficients,
+    converter: RowConverter,
+    /// Entropy-coded data without its stuffing.
+    unstuffed: Vec<u8>,
+}
+
+impl Decoder {
+    /// Decodes into `out`.
+    pub fn decode(
+        &mut self,
+        bytes: &[u8],
+        limits: DecodeLimits,
+        out: &mut Pixels,
+    ) -> Result<Orientation, ImageError> {
+        let mut headers = Headers::new(bytes)?;
+        let first_scan = headers.next_scan()?;
+        let frame = headers.frame()?.clone();
+        limits.check(Format::Jpeg, frame.width, frame.height)?;
+        self.planes.prepare(&frame);
+        self.converter.prepare(&frame, headers.colours(&frame)?);
+        (out.width, out.height) = (frame.width, frame.height);
+        super::resize_buffer(&mut out.rgb, frame.width as usize * frame.height as usize * 3);
+        if frame.progressive {
+            self.progressive(&mut headers, &frame, first_scan)?;
+        } else {
+            self.sequential(&mut headers, &frame, first_scan, &mut out.rgb)?;
+        }
+        self.converter.convert(&self.planes, frame.mcu_rows, &mut out.rgb);
+        Ok(headers.orientation())
+    }
+
+    /// The bytes that the buffers hold.
+    pub fn buffer_bytes(&self) -> usize {
+        self.planes.buffer_bytes() + self.coefficients.buffer_bytes() + self.unstuffed.capacity()
+    }
+
+    /// Blocks are transformed as they are read; with all components in one scan, pixels follow a row behind.
+    fn sequential(
+        &mut self,
+        headers: &mut Headers,
+        frame: &Frame,
+        first: Next,
+        rgb: &mut [u8],
+    ) -> Result<(), ImageError> {
+        let mut next = first;
+        let mut missing = frame.components.len();
+        while let Next::Scan(scan) = next {
+            let together = scan.components.len() == frame.components.len();
+            missing = missing.saturating_sub(scan.components.len());
+            let data = headers.entropy_coded(&mut self.unstuffed)?;
+            let (planes, converter) = (&mut self.planes, &mut self.converter);
+            scan::sequential(frame, &scan, headers.tables(), data, planes, |planes, rows| {
+                if together {
+                    converter.convert(planes, rows, rgb);
+                }
+            })?;
+            if missing == 0 {
+                return Ok(());
+            }
+            next = headers.next_scan()?;
+        }
+        Err(header::truncated(headers.length()))
+    }
+
+    /// Coefficients come in several passes over the image and are transformed at the end.
+    fn progressive(&mut self, headers: &mut Headers, frame: &Frame, first: Next) -> Result<(), ImageError> {
+        self.coefficients.prepare(frame);
+        let mut next = first;
+        let mut scans = 0;
+        while let Next::Scan(scan) = next {
+            scans += 1;
+            header::check_scan_count(scans)?;
+            let data = headers.entropy_coded(&mut self.unstuffed)?;
+            scan::progressive(frame, &scan, headers.tables(), data, &mut self.coefficients)?;
+            next = headers.next_scan()?;
+        }
+        if !self.coefficients.is_complete() {
+            return Err(header::truncated(headers.length()));
+        }
+        self.coefficients.transform(frame, headers.tables(), &mut self.planes)
+    }
+}
+
+/// Reads the size as stored, and the orientation, up to the first scan.
+pub(super) fn header(bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+    let mut headers = Headers::new(bytes)?;
+    headers.next_scan()?;
+    let frame = headers.frame()?;
+    Ok((frame.width, frame.height, headers.orientation()))
+}

@@ -1,0 +1,61 @@
+//! The samples of each component, before upsampling.
+//!
+//! In go transformed blocks; out come rows of samples. A plane is padded to whole coding units; what lies beyond the
+//! component's real width and height is never read.
+
+use super::{header::Frame, idct::Block};
+
+/// One plane for each component.
+#[derive(Default)]
+pub(super) struct Planes {
+    planes: Vec<Plane>,
+}
+
+#[derive(Default)]
+pub(super) struct Plane {
+    samples: Vec<u8>,
+    stride: usize,
+}
+
+impl Planes {
+    /// Makes room for an image; what is left of an earlier one is overwritten or never read.
+    pub fn prepare(&mut self, frame: &Frame) {
+        self.planes.resize_with(self.planes.len().max(frame.components.len()), Plane::default);
+        for (plane, component) in self.planes.iter_mut().zip(&frame.components) {
+            plane.stride = component.block_columns * 8;
+            plane.samples.resize(plane.stride * component.block_rows * 8, 0);
+        }
+    }
+
+    pub fn buffer_bytes(&self) -> usize {
+        self.planes.iter().map(|plane| plane.samples.capacity()).sum()
+    }
+
+    #[inline(always)]
+    pub fn plane(&self, component: usize) -> &Plane {
+        &self.planes[component]
+    }
+
+    #[inline(always)]
+    pub fn plane_mut(&mut self, component: usize) -> &mut Plane {
+        &mut self.planes[component]
+    }
+}
+
+impl Plane {
+    /// A row of samples, padding included.
+    #[inline(always)]
+    pub fn row(&self, y: usize) -> &[u8] {
+        &self.samples[y * self.stride..][..self.stride]
+    }
+
+    /// Writes a block at its place.
+    #[inline(always)]
+    pub fn put(&mut self, column: usize, row: usize, block: &Block) {
+        let corner = row * 8 * self.stride + column * 8;
+        let target = &mut self.samples[corner..corner + 7 * self.stride + 8];
+        for (y, samples) in block.iter().enumerate() {
+            target[y * self.stride..][..8].copy_from_slice(samples);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and 274 tokens
+//! each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
+use garden_engine::ops::attention::{self, Rows, Saved, Shape};
+use garden_engine::ops::{Write, gelu, norm, rotary, swiglu};
+use std::time::Instant;
+
+const TOKENS: usize = 548;
+const HIDDEN: usize = 1024;
+const FEED_FORWARD: usize = 5504;
+const VISION_TOKENS: usize = 1152;
+const VISION_HIDDEN: usize = 640;
+
+fn main() {
+    elementwise();
+    positions();
+    let texts = [0, 274, 548];
+    attention(
+        "text, 2 x 274",
+        Shape { heads: 8, kv_heads: 2, head_dim: 128, segments: &texts, causal: true },
+    );
+    let long = [0, 2048];
+    attention("text, 2048", Shape { heads: 8, kv_heads: 2, head_dim: 128, segments: &long, causal: true });
+    let images = [0, 576, 1152];
+    attention(
+        "images, 2 x 576",
+        Shape { heads: 8, kv_heads: 8, head_dim: 80, segments: &images, causal: false },
+    );
+    let windows: Vec<usize> = (0..=VISION_TOKENS).step_by(64).collect();
+    attention(
+        "windows of 64",
+        Shape { heads: 8, kv_heads: 8, head_dim: 80, segments: &windows, causal: false },
+    );
+    decode(2048);
+}
+
+/// Numbers that repeat only after a while.
+fn values(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i as f32 * 0.618).sin()).collect()
+}
+
+/// The best of some runs, in seconds.
+fn best(mut run: impl FnMut()) -> f64 {
+    (0..15)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed().as_secs_f64()
+        })
+        .fold(f64::MAX, f64::min)
+}
+
+fn print(what: &str, seconds: f64, amount: f64, unit: &str) {
+    println!("{what:<36} {:>9.3} ms {:>8.1} {unit}", seconds * 1e3, amount / seconds / 1e9);
+}
+
+fn bytes(floats: usize) -> f64 {
+    4.0 * floats as f64
+}
+
+fn elementwise() {
+    let len = TOKENS * HIDDEN;
+    let (x, weight, grad) = (values(len), values(HIDDEN), values(len));
+    let (mut out, mut inverse) = (vec![0.0; len], vec![0.0; TOKENS]);
+    let seconds = best(|| norm::forward(&x, &weight, 1e-6, &mut out, &mut inverse));
+    print("norm forward", seconds, bytes(2 * len), "GB/s");
+    let seconds = best(|| norm::backward(&x, &weight, &inverse, &grad, Write::Add, &mut out));
+    print("norm backward, added", seconds, bytes(4 * len), "GB/s");
+
+    let len = TOKENS * FEED_FORWARD;
+    let (mut gate, mut up, grad) = (values(len), values(len), values(len));
+    let mut out = vec![0.0; len];
+    let seconds = best(|| swiglu::forward(&gate, &up, &mut out));
+    print("swiglu forward", seconds, bytes(3 * len), "GB/s");
+    let seconds = best(|| swiglu::backward_in_place(&mut gate, &mut up, &grad));
+    print("swiglu backward in place", seconds, bytes(5 * len), "GB/s");
+
+    let len = VISION_TOKENS * VISION_HIDDEN;
+    let (x, mut out) = (values(len), vec![0.0; len]);
+    let seconds = best(|| gelu::forward(&x, &mut out));
+    print("gelu forward", seconds, bytes(2 * len), "GB/s");
+    let seconds = best(|| gelu::backward_in_place(&x, &mut out));
+    print("gelu backward", seconds, bytes(3 * len), "GB/s");
+}
+
+fn positions() {
+    let frequencies = rotary::Frequencies::sections(&[16, 24, 24], 1e6);
+    let half = frequencies.half();
+    let positions: Vec<u32> = (0..TOKENS as u32).collect();
+    let (mut cos, mut sin) = (vec![0.0; TOKENS * half], vec![0.0; TOKENS * half]);
+    let seconds = best(|| frequencies.fill(&[positions.as_slice(); 3], &mut cos, &mut sin));
+    print("rotary tables", seconds, bytes(2 * TOKENS * half), "GB/s");
+    let stride = HIDDEN + 512;
+    let mut rows = values(TOKENS * stride);
+    let table = rotary::Table { cos: &cos, sin: &sin, half };
+    let seconds = best(|| rotary::forward(&mut rows, stride, 10, table));
+    print("rotary of 8 + 2 heads", seconds, bytes(2 * TOKENS * 1280), "GB/s");
+}
+
+fn attention(what: &str, shape: Shape<'_>) {
+    let Shape { heads, kv_heads, head_dim, segments, causal } = shape;
+    let (tokens, stride) = (shape.tokens(), (heads + 2 * kv_heads) * head_dim);
+    let qkv = values(tokens * stride);
+    let rows = |heads_before: usize| Rows { data: &qkv[heads_before * head_dim..], stride };
+    let (q, k, v) = (rows(0), rows(heads), rows(heads + kv_heads));
+    let (mut out, mut log_sum_exp) = (vec![0.0; tokens * heads * head_dim], vec![0.0; tokens * heads]);
+    // Multiplications and additions of the two products of the forward; what a causal mask hides is not counted.
+    let pairs: usize = segments.windows(2).map(|s| s[1] - s[0]).map(|len| len * len).sum();
+    let flops = (4 * pairs * heads * head_dim) as f64 * if causal { 0.5 } else { 1.0 };
+    let seconds = best(|| attention::forward(&shape, q, k, v, &mut out, &mut log_sum_exp));
+    print(&format!("attention forward, {what}"), seconds, flops, "GFLOP/s");
+    let saved = Saved { q, k, v, out: &out, log_sum_exp: &log_sum_exp };
+    let grad_out = values(out.len());
+    let mut grads = vec![0.0; qkv.len()];
+    let seconds = best(|| attention::backward(&shape, &saved, &grad_out, &mut grads, stride));
+    print(&format!("attention backward, {what}"), seconds, 2.5 * flops, "GFLOP/s");
+}
+
+fn decode(keys: usize) {
+    let (heads, kv_heads, head_dim) = (8, 2, 128);
+    let (q, cache) = (values(heads * head_dim), values(keys * 2 * kv_heads * head_dim));
+    let rows = |start: usize| Rows { data: &cache[start..], stride: 2 * kv_heads * head_dim };
+    let mut scratch = vec![0.0; attention::decode_scratch_len(heads, keys)];
+    let mut out = vec![0.0; q.len()];
+    let (k, v) = (rows(0), rows(kv_heads * head_dim));
+    let seconds =
+        best(|| attention::decode((heads, kv_heads, head_dim), &q, k, v, keys, &mut out, &mut scratch));
+    print("decode against 2048 keys", seconds, bytes(cache.len()), "GB/s");
+}

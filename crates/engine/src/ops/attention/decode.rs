@@ -1,0 +1,58 @@
+//! One new token against the keys and values kept of those before it, as generation needs it.
+//!
+//! In come the query heads of one token and the cache's rows; out comes the attended row. Every key is read once for all
+//! query heads that share it; the caller's scratch holds one score a head and key.
+
+use super::Rows;
+use crate::ops::math::{dot, softmax};
+use crate::simd::vectorised;
+use rayon::prelude::*;
+
+/// Values of scratch that [`decode`] needs.
+pub fn decode_scratch_len(heads: usize, keys: usize) -> usize {
+    heads * keys
+}
+
+/// Attends one token's `heads` query heads to `count` keys; `q` and `out` hold `heads * head_dim` values.
+pub fn decode(
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    q: &[f32],
+    keys: Rows<'_>,
+    values: Rows<'_>,
+    count: usize,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    assert!(count > 0 && kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads of attention");
+    assert!(q.len() == heads * head_dim && out.len() == q.len(), "a token's heads");
+    let group = heads / kv_heads;
+    let scores = &mut scratch[..decode_scratch_len(heads, count)];
+    let parts = (
+        q.par_chunks(group * head_dim),
+        out.par_chunks_mut(group * head_dim),
+        scores.par_chunks_mut(group * count),
+    );
+    parts.into_par_iter().enumerate().for_each(|(kv_head, (q, out, scores))| {
+        let row = |rows: Rows<'_>, token: usize| token * rows.stride + kv_head * head_dim;
+        vectorised(
+            #[inline(always)]
+            || {
+                let scale = 1.0 / (head_dim as f32).sqrt();
+                for token in 0..count {
+                    let key = &keys.data[row(keys, token)..][..head_dim];
+                    for (scores, q) in scores.chunks_exact_mut(count).zip(q.chunks_exact(head_dim)) {
+                        scores[token] = dot(q, key) * scale;
+                    }
+                }
+                scores.chunks_exact_mut(count).for_each(softmax);
+                out.fill(0.0);
+                for token in 0..count {
+                    let value = &values.data[row(values, token)..][..head_dim];
+                    for (scores, out) in scores.chunks_exact(count).zip(out.chunks_exact_mut(head_dim)) {
+                        out.iter_mut().zip(value).for_each(|(out, value)| *out += scores[token] * value);
+                    }
+                }
+            },
+        );
+    });
+}

@@ -7,8 +7,7 @@ pub mod dynamic_map;
 mod heap;
 pub mod nf4;
 pub mod ops;
-// The lookup of 4-bit codes waits for the products that use it.
-#[allow(dead_code)]
+pub mod product;
 pub mod simd;
 pub mod storage;
 pub mod weight;

@@ -1,10 +1,13 @@
 //! Exit codes, in one place.
 
 /// The answer is bad news: a leak, a bad row.
-#[allow(dead_code)]
 pub const NEGATIVE: u8 = 1;
 /// Wrong use or unreadable input.
 pub const BAD_INPUT: u8 = 2;
+/// It cannot be told yet.
+pub const UNDECIDED: u8 = 3;
+/// Bounded, but above the limit.
+pub const WILL_NOT_FIT: u8 = 4;
 
 /// Shown below `--help`.
 pub const HELP: &str = "\

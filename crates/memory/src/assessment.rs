@@ -71,6 +71,19 @@ pub struct Mechanism {
     pub pattern: Option<&'static str>,
 }
 
+/// What an assessment comes down to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Steady, or bounded within the limit.
+    Fine,
+    /// A leak.
+    Leak,
+    /// Undecided.
+    Undecided,
+    /// Bounded, but above the limit.
+    WillNotFit,
+}
+
 /// Everything that can be said of a run's memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assessment {
@@ -98,4 +111,43 @@ pub struct Assessment {
     pub evidence: Vec<String>,
     /// What to do next, in sentences.
     pub advice: Vec<String>,
+}
+
+impl Assessment {
+    /// What it comes down to against a limit in bytes.
+    pub fn answer(&self, limit: Option<u64>) -> Answer {
+        let exceeds = |plateau: &Plateau| limit.is_some_and(|limit| plateau.bytes > limit);
+        match self.verdict {
+            Verdict::Leak => Answer::Leak,
+            Verdict::Undecided => Answer::Undecided,
+            Verdict::WarmUp | Verdict::Fill if self.plateau.as_ref().is_some_and(exceeds) => {
+                Answer::WillNotFit
+            }
+            Verdict::Steady | Verdict::WarmUp | Verdict::Fill => Answer::Fine,
+        }
+    }
+}
+
+impl Verdict {
+    /// The name that JSON has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::WarmUp => "warm-up",
+            Self::Fill => "fill",
+            Self::Leak => "leak",
+            Self::Undecided => "undecided",
+        }
+    }
+
+    /// What it means, in half a sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Steady => "memory stays at its level",
+            Self::WarmUp => "grew ever more slowly towards a ceiling",
+            Self::Fill => "grew by a constant per row until every row was seen once",
+            Self::Leak => "grows without end",
+            Self::Undecided => "explanations with different endings remain",
+        }
+    }
 }

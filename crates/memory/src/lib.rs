@@ -6,6 +6,7 @@
 pub mod assessment;
 pub mod probe;
 pub mod record;
+pub mod report;
 pub mod sample;
 pub mod steps;
 pub mod supervise;
@@ -14,7 +15,7 @@ pub mod units;
 pub mod verdict;
 pub mod watch;
 
-pub use assessment::{Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
+pub use assessment::{Answer, Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
 pub use sample::{RunFacts, Sample};
 pub use trace::{TraceError, TraceHeader, TraceReader, TraceWriter};
 pub use units::ByteSize;

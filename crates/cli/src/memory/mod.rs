@@ -1,8 +1,10 @@
 //! `model-garden memory ...`: one module per command.
 
 mod isolate;
+mod analyze;
 mod live;
 mod options;
+mod report;
 mod run;
 mod watch;
 
@@ -19,6 +21,10 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Find out which command keeps memory: each runs alone, with a verdict of its own.
     Isolate(isolate::Args),
+    /// Judge a trace or a log: leak, fill, warm-up, steady, or not to be told yet.
+    Analyze(Box<analyze::Args>),
+    /// Compare runs on one page that opens offline.
+    Report(report::Args),
     /// The process that keeps a command's tree together.
     #[command(name = "__guard", hide = true)]
     Guard(run::GuardArgs),
@@ -33,6 +39,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Watch(args) => watch::run(*args),
         Command::Run(args) => run::run(*args),
         Command::Isolate(args) => isolate::run(&args),
+        Command::Analyze(args) => analyze::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Guard(args) => run::guard(args),
         Command::Launch(args) => run::launch(&args),
     }

@@ -27,6 +27,36 @@ impl Format {
     }
 }
 
+/// What is known of a run.
+#[derive(clap::Args)]
+pub struct Known {
+    /// Rows in the dataset.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    dataset_size: Option<u64>,
+    /// Rows used by one optimizer step: batch size x accumulation x ranks.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    samples_per_step: Option<u64>,
+    /// Steps in an epoch, where that is known directly.
+    #[arg(long, value_name = "N", value_parser = parse_positive)]
+    steps_per_epoch: Option<f64>,
+    /// Bytes that must not be exceeded, for instance 32GB or 30GiB. A live process without it is held against
+    /// what the machine or the control group has left.
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<ByteSize>,
+}
+
+impl Known {
+    /// The same, as the library takes it.
+    pub fn facts(&self) -> RunFacts {
+        RunFacts {
+            dataset_size: self.dataset_size,
+            samples_per_step: self.samples_per_step,
+            steps_per_epoch: self.steps_per_epoch,
+            limit: self.limit.map(|ByteSize(bytes)| bytes),
+        }
+    }
+}
+
 /// How to look, and what is known of the run.
 #[derive(clap::Args)]
 pub struct Options {
@@ -39,36 +69,15 @@ pub struct Options {
     /// Write the readings to this file as they come; `memory analyze` and `memory report` read it.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Rows in the dataset.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub dataset_size: Option<u64>,
-    /// Rows used by one optimizer step: batch size x accumulation x ranks.
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
-    pub samples_per_step: Option<u64>,
-    /// Steps in an epoch, where that is known directly.
-    #[arg(long, value_name = "N", value_parser = parse_positive)]
-    pub steps_per_epoch: Option<f64>,
-    /// Bytes that must not be exceeded, for instance 32GB or 30GiB; without it, what the machine or the control group
-    /// has left.
-    #[arg(long, value_name = "SIZE")]
-    pub limit: Option<ByteSize>,
+    #[command(flatten)]
+    pub known: Known,
 }
 
 impl Options {
-    /// What the user said of the run.
-    pub fn facts(&self) -> RunFacts {
-        RunFacts {
-            dataset_size: self.dataset_size,
-            samples_per_step: self.samples_per_step,
-            steps_per_epoch: self.steps_per_epoch,
-            limit: self.limit.map(|ByteSize(bytes)| bytes),
-        }
-    }
-
     /// Opens the trace before anything is watched, so that a wrong path is known at once.
     pub fn trace(&self, name: &str) -> Result<Option<TraceWriter>> {
         let create = |path: &PathBuf| {
-            TraceWriter::create(path, &TraceHeader::new(name, self.facts()))
+            TraceWriter::create(path, &TraceHeader::new(name, self.known.facts()))
                 .context("the trace cannot be written")
         };
         self.out.as_ref().map(create).transpose()

@@ -70,7 +70,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         command: args.command,
         interval: args.options.interval,
         duration: args.options.duration,
-        facts: args.options.facts(),
+        facts: args.options.known.facts(),
         on_limit: match args.on_limit {
             LimitAction::Stop => OnLimit::Stop,
             LimitAction::Restart => OnLimit::Restart,

@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     };
     let _socket = args.socket.as_ref().map(listen).transpose()?;
     let trace = args.options.trace(&format!("process {pid}"))?;
-    let mut recorder = Recorder::new(probe, board, args.options.facts(), trace).reading_along(log);
+    let mut recorder = Recorder::new(probe, board, args.options.known.facts(), trace).reading_along(log);
 
     let (sender, wakes) = channel();
     supervise::listen(sender.clone()).context("cannot listen for signals")?;

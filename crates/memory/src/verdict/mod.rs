@@ -34,6 +34,7 @@ const LEAST_AFTER_RESTART: u64 = 20;
 #[derive(Debug, Clone)]
 pub struct Analyst {
     facts: RunFacts,
+    samples: u64,
     timeline: Timeline,
     start_up: Series,
     run: Series,
@@ -58,6 +59,7 @@ impl Analyst {
     pub fn new(facts: RunFacts) -> Self {
         Self {
             facts,
+            samples: 0,
             timeline: Timeline::default(),
             start_up: Series::default(),
             run: Series::default(),
@@ -77,6 +79,7 @@ impl Analyst {
 
     /// Takes one sample in.
     pub fn push(&mut self, sample: &Sample) {
+        self.samples += 1;
         let place = self.timeline.place(sample);
         let seconds = self.timeline.seconds;
         match place {
@@ -90,11 +93,17 @@ impl Analyst {
         }
     }
 
+    /// How many samples were taken in.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// The curve so far, for charts.
     pub fn trail(&self) -> Trail<'_> {
         let (series, axis) = self.judged();
-        let study = self.study();
-        let epoch_end = study.and_then(|study| Some(study.origin + study.epoch_steps?));
+        let epoch_steps = self.facts.epoch_steps().or_else(|| self.timeline.epoch_steps());
+        let epoch_end =
+            epoch_steps.filter(|_| axis == Axis::Steps).map(|steps| study::origin(series, axis) + steps);
         let start_up = if axis == Axis::Steps { self.start_up.bins() } else { &[] };
         Trail { start_up, run: series.bins(), axis, epoch_end }
     }

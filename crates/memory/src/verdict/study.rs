@@ -53,7 +53,7 @@ impl<'a> Study<'a> {
     ) -> Option<Self> {
         let curve = Curve::new(series.complete_bins(), axis)?;
         let epoch_steps = facts.epoch_steps().or(seen_epoch_steps).filter(|_| axis == Axis::Steps);
-        let origin = origin(&curve, series, axis);
+        let origin = origin(series, axis);
         let end_of = |epochs: f64| epoch_steps.map(|steps| curve.place(origin + epochs * steps));
         let epoch_end = end_of(1.0);
         let weighed = weigh::weigh(fit::explanations(&curve, epoch_end), &curve);
@@ -96,12 +96,15 @@ impl<'a> Study<'a> {
 }
 
 /// Where rows began to be seen: at step 0, unless the first step is so high that the run was resumed.
-fn origin(curve: &Curve, series: &Series, axis: Axis) -> f64 {
+pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
+    let (first, last) = match (series.bins().first(), series.bins().last()) {
+        (Some(first), Some(last)) => (first.x.0, last.x.1),
+        _ => return 0.0,
+    };
     if axis == Axis::Seconds {
-        return curve.span.0;
+        return first;
     }
-    let first = series.bins().first().map_or(0.0, |bin| bin.x.0);
-    let gap = curve.length() / (series.distinct_x().max(2) - 1) as f64;
+    let gap = (last - first) / (series.distinct_x().max(2) - 1) as f64;
     /// Logs begin with their first interval or, at a coarse one, a little later.
     const FIRST_GAPS: f64 = 3.0;
     if first <= FIRST_GAPS * gap { 0.0 } else { first - gap }

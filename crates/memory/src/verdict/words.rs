@@ -69,8 +69,8 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
     let curve = &study.curve;
     match assessment.verdict {
         Verdict::Undecided if study.series.distinct_x() < LEAST_PLACES => Some(format!(
-            "{} are too few to tell shapes apart; {LEAST_PLACES} are the least.",
-            counted(study.series.distinct_x(), "place on the axis").replace("axiss", "axis")
+            "{} with samples: too few to tell shapes apart, {LEAST_PLACES} are the least.",
+            counted(study.series.distinct_x(), if study.axis == Axis::Steps { "step" } else { "moment" })
         )),
         Verdict::Undecided => None,
         Verdict::Steady => {

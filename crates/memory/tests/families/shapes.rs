@@ -62,6 +62,10 @@ pub fn all() -> Vec<Shape> {
         timed_warm_up,
         timed_jump,
         short,
+        warm_up_spiky,
+        fill_under_sawtooth,
+        leak_small,
+        ends_in_a_peak,
     ]
 }
 
@@ -116,7 +120,7 @@ fn tooth(step: f64, period: f64) -> f64 {
 }
 
 fn sawtooth(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.2, 3.0));
+    let mut setting = Setting::new(seed, (0.5, 3.0));
     let (level, steps) = (setting.level, setting.steps as f64);
     let size = level * setting.random.between(0.02, 0.4);
     let period = (steps / setting.random.between(6.0, 40.0)).max(3.0 * setting.stride as f64);
@@ -125,7 +129,7 @@ fn sawtooth(seed: u64) -> Made {
 }
 
 fn evaluation_spikes(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.2, 3.0));
+    let mut setting = Setting::new(seed, (0.5, 3.0));
     let (level, stride) = (setting.level, setting.stride);
     let size = level * setting.random.between(0.05, 0.6);
     let every = setting.random.pick(&[4, 7, 15]) * stride;
@@ -178,7 +182,7 @@ fn file_growth(seed: u64) -> Made {
 }
 
 fn falling(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.0, 3.0));
+    let mut setting = Setting::new(seed, (0.4, 3.0));
     let (level, steps) = (setting.level, setting.steps as f64);
     let (size, tau) = (setting.random.between(0.05, 0.5), steps * setting.random.between(0.05, 0.5));
     let samples = setting.run(|step, _| level * (1.0 + size * (-step / tau).exp()));
@@ -196,7 +200,7 @@ fn falls_in_steps(seed: u64) -> Made {
 }
 
 fn one_jump(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.2, 3.0));
+    let mut setting = Setting::new(seed, (0.5, 3.0));
     let (level, steps) = (setting.level, setting.steps as f64);
     let (at, size) = (steps * setting.random.between(0.1, 0.75), setting.random.between(0.05, 0.5));
     let samples = setting.run(|step, _| if step < at { level } else { level * (1.0 + size) });
@@ -308,7 +312,7 @@ fn fill_just_over(seed: u64) -> Made {
 }
 
 fn warm_up(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.2, 3.0));
+    let mut setting = Setting::new(seed, (0.4, 3.0));
     let (level, steps, height) = (setting.level, setting.steps as f64, fill_height(&mut setting));
     let tau = steps * setting.random.between(0.04, 0.22);
     let samples = setting.run(|step, _| level + height * (1.0 - (-step / tau).exp()));
@@ -333,7 +337,7 @@ fn warm_up_rising(seed: u64) -> Made {
 
 /// A buffer that doubles a few times.
 fn doubling(seed: u64) -> Made {
-    let mut setting = Setting::new(seed, (1.5, 3.0));
+    let mut setting = Setting::new(seed, (0.6, 3.0));
     let (level, steps) = (setting.level, setting.steps as f64);
     let size = level * setting.random.between(0.02, 0.1);
     let first = steps * setting.random.between(0.03, 0.12);
@@ -373,6 +377,51 @@ fn growing_teeth(seed: u64) -> Made {
                 }
     });
     setting.made("growing teeth", samples, &[S, W, F])
+}
+
+fn warm_up_spiky(seed: u64) -> Made {
+    let mut setting = Setting::new(seed, (0.6, 3.0));
+    let (level, steps, height) = (setting.level, setting.steps as f64, fill_height(&mut setting));
+    let tau = steps * setting.random.between(0.05, 0.2);
+    let (often, size) = (setting.random.between(0.01, 0.06), setting.random.between(0.2, 1.0));
+    let samples = setting.run(|step, random| {
+        level + height * (1.0 - (-step / tau).exp()) + if random.chance(often) { size * height } else { 0.0 }
+    });
+    setting.made("warm-up, spiky", samples, &[W])
+}
+
+/// Rows that stay, and garbage that is collected.
+fn fill_under_sawtooth(seed: u64) -> Made {
+    let mut setting = Setting::new(seed, (1.6, 3.0));
+    let (level, steps, epoch) = (setting.level, setting.steps as f64, setting.epoch);
+    let height = fill_height(&mut setting).max(0.3 * level);
+    let size = height * setting.random.between(0.05, 0.3);
+    let period = (steps / setting.random.between(12.0, 40.0)).max(3.0 * setting.stride as f64);
+    let samples =
+        setting.run(|step, _| level + height * (step / epoch).min(1.0) + size * tooth(step, period));
+    let accepted = by_knowledge(&setting, &[F], &[F, W]);
+    setting.made("fill under sawtooth", samples, accepted)
+}
+
+/// A few percent over the whole run, plain to see because there is little noise.
+fn leak_small(seed: u64) -> Made {
+    let mut setting = Setting::new(seed, (2.0, 4.0));
+    setting.noise = setting.random.scale(1e-4, 2e-3);
+    let (level, steps) = (setting.level.max(3e8), setting.steps as f64);
+    setting.level = level;
+    let height = level * setting.random.between(0.02, 0.06);
+    let samples = setting.run(|step, _| level + height * step / steps);
+    let accepted = by_knowledge(&setting, &[L], &[L, U]);
+    setting.made("leak, small", samples, accepted)
+}
+
+/// Level, with a save or an evaluation going on when the trace ends.
+fn ends_in_a_peak(seed: u64) -> Made {
+    let mut setting = Setting::new(seed, (1.2, 3.0));
+    let (level, last) = (setting.level, (setting.steps - 2 * setting.stride) as f64);
+    let size = level * setting.random.between(0.1, 0.6);
+    let samples = setting.run(|step, _| level + if step > last { size } else { 0.0 });
+    setting.made("ends in a peak", samples, &[S, W, U])
 }
 
 fn leak(seed: u64) -> Made {

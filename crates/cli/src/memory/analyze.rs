@@ -1,0 +1,107 @@
+//! `model-garden memory analyze`.
+
+use super::options::Known;
+use crate::exit;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use garden_memory::{
+    Answer, Assessment,
+    report::{Run, html, svg, text, write_file},
+};
+use serde::Serialize;
+use std::{
+    io::{IsTerminal, Write, stdout},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden memory analyze run2.log --dataset-size 663 --samples-per-step 8 --limit 32GB
+  model-garden memory analyze run.jsonl --format json
+  model-garden memory analyze mprofile.dat --svg curve.svg --html page.html
+
+Reads traces of `memory watch` and `memory run`, CSV with a header, psrecord logs, mprof .dat files, and training logs
+with lines such as 'Step 10 ... RAM: 5552 MB'.
+Exit code 0: steady, or a warm-up or fill that fits the limit; 1: leak; 3: undecided; 4: bounded, but it will not fit;
+2: wrong use or unreadable input.";
+
+/// What is printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Verdict, curve, numbers, evidence and advice.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Flags of `memory analyze`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The trace or log.
+    file: PathBuf,
+    #[command(flatten)]
+    known: Known,
+    /// What to print.
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Also write a page with charts here.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Also write a picture of the curve here.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// The assessment, and which run it is about.
+#[derive(Serialize)]
+struct Answered<'a> {
+    name: &'a str,
+    samples: u64,
+    limit: Option<u64>,
+    #[serde(flatten)]
+    assessment: &'a Assessment,
+}
+
+/// Judges the file.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let run = Run::read(&args.file, &args.known.facts())?;
+    let limit = run.analyst.facts().limit;
+    if let Some(path) = &args.svg {
+        save(path, &svg::svg(&run))?;
+    }
+    if let Some(path) = &args.html {
+        save(path, &html::html(std::slice::from_ref(&run)))?;
+    }
+    let output = match args.format {
+        Format::Text => text::text(&run, style()),
+        Format::Json => {
+            let samples = run.analyst.samples();
+            let answered = Answered { name: &run.name, samples, limit, assessment: &run.assessment };
+            serde_json::to_string_pretty(&answered)? + "\n"
+        }
+    };
+    stdout().write_all(output.as_bytes()).context("cannot write the answer")?;
+    Ok(match run.assessment.answer(limit) {
+        Answer::Fine => ExitCode::SUCCESS,
+        Answer::Leak => exit::NEGATIVE.into(),
+        Answer::Undecided => exit::UNDECIDED.into(),
+        Answer::WillNotFit => exit::WILL_NOT_FIT.into(),
+    })
+}
+
+/// Writes a report to a file.
+pub(super) fn save(path: &Path, content: &str) -> Result<()> {
+    write_file(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn style() -> text::Style {
+    const USUAL_WIDTH: u16 = 80;
+    let terminal = stdout().is_terminal();
+    let width = ratatui::crossterm::terminal::size().map_or(USUAL_WIDTH, |(columns, _)| columns);
+    text::Style {
+        color: terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        width: usize::from(if terminal { width } else { USUAL_WIDTH }),
+    }
+}

@@ -1,0 +1,61 @@
+//! What people see of a run: text for a terminal, a picture, a page.
+//!
+//! A trace file goes in ([`Run::read`]) or an analyst that has seen one; text, SVG or HTML come out. All of them
+//! show the same assessment, and none of them decides anything.
+
+mod braille;
+#[cfg(feature = "html")]
+pub mod html;
+mod scale;
+pub mod svg;
+pub mod text;
+
+use crate::{Analyst, Assessment, RunFacts, TraceError, TraceReader};
+use std::{io::Write, path::Path};
+
+/// A run that was read and judged.
+pub struct Run {
+    /// What it is called.
+    pub name: String,
+    /// Who has seen its samples.
+    pub analyst: Analyst,
+    /// What was found.
+    pub assessment: Assessment,
+}
+
+impl Run {
+    /// Reads a trace as a stream and judges it; what was `told` overrides what its header says.
+    pub fn read(path: impl AsRef<Path>, told: &RunFacts) -> Result<Self, TraceError> {
+        let mut reader = TraceReader::open(path)?;
+        let header = reader.header().clone();
+        let facts = RunFacts {
+            dataset_size: told.dataset_size.or(header.facts.dataset_size),
+            samples_per_step: told.samples_per_step.or(header.facts.samples_per_step),
+            steps_per_epoch: told.steps_per_epoch.or(header.facts.steps_per_epoch),
+            limit: told.limit.or(header.facts.limit),
+        };
+        let mut analyst = Analyst::new(facts);
+        for sample in &mut reader {
+            analyst.push(&sample?);
+        }
+        let mut assessment = analyst.assessment();
+        assessment.evidence.extend_from_slice(reader.notes());
+        Ok(Self { name: header.name, analyst, assessment })
+    }
+}
+
+/// Writes a report so that the file is there whole or not at all.
+pub fn write_file(path: &Path, content: &str) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
+    file.write_all(content.as_bytes())?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Reports are for others to read, too.
+fn readable() -> std::fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::Permissions::from_mode(0o644)
+}

@@ -1,0 +1,44 @@
+//! Online and offline: the same samples give the same answer, whenever one asks in between.
+
+mod families;
+
+use garden_memory::{Analyst, RunFacts, Sample, TraceHeader, TraceWriter, report::Run};
+
+#[test]
+fn asking_along_the_way_and_reading_the_file_afterwards_give_the_same_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (index, family) in families::all().into_iter().enumerate() {
+        let made = family(3);
+        let path = folder.path().join(format!("{index}.jsonl"));
+        let mut writer =
+            TraceWriter::create(&path, &TraceHeader::new(made.family, made.facts.clone())).expect("a trace");
+        let mut live = Analyst::new(made.facts.clone());
+        for (index, sample) in made.samples.iter().enumerate() {
+            live.push(sample);
+            writer.append(sample).expect("a written sample");
+            if index % 97 == 0 {
+                live.assessment();
+            }
+        }
+        let read = Run::read(&path, &RunFacts::default()).expect("a run");
+        assert_eq!(live.assessment(), read.assessment, "{}", made.family);
+    }
+}
+
+#[test]
+fn a_million_samples_are_judged_like_few() {
+    // A fill of 40,000 steps in a run of 100,000, ten samples a step, with a spike every thousand samples.
+    let facts = RunFacts { dataset_size: Some(160_000), samples_per_step: Some(4), ..RunFacts::default() };
+    let mut analyst = Analyst::new(facts);
+    for i in 0..1_000_000_u64 {
+        let step = 1 + i / 10;
+        let spike = if i % 1000 == 0 { 2_000_000_000 } else { 0 };
+        let anon = 4_000_000_000 + 200_000 * step.min(40_000) + (i * 7_919) % 3_000_000 + spike;
+        analyst.push(&Sample { t: i as f64, step: Some(step), rss: anon, anon, ..Sample::default() });
+    }
+    let assessment = analyst.assessment();
+    assert_eq!(assessment.verdict.name(), "fill", "{:#?}", assessment.evidence);
+    let per_sample = assessment.growth_per_sample.expect("a cost per sample");
+    assert!((per_sample - 50_000.0).abs() < 1_000.0, "{per_sample}");
+    assert!(assessment.plateau.and_then(|plateau| plateau.step).expect("a knee").abs_diff(40_000) < 100);
+}

@@ -1,7 +1,7 @@
 //! `model-garden memory ...`: one module per command.
 
-mod isolate;
 mod analyze;
+mod isolate;
 mod live;
 mod options;
 mod report;

@@ -110,7 +110,8 @@ impl Curve {
     }
 }
 
-/// How many bins at the end show a process that was already ending: a fall such as the run never had before.
+/// How many bins at the end show a process that was already ending: a fall, or a
+/// level, such as the run never had before.
 fn dying_bins(bins: &[Bin]) -> usize {
     const NEIGHBOURS: usize = 5;
     let most = MAX_DYING.min(bins.len().saturating_sub(NEIGHBOURS));
@@ -119,9 +120,11 @@ fn dying_bins(bins: &[Bin]) -> usize {
         .find(|&dying| {
             let (alive, ending) = bins.split_at(bins.len() - dying);
             let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(|bin| bin.low).collect());
-            let fall = before - ending.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
+            let lowest = |bins: &[Bin]| bins.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
             let usual = alive.windows(2).map(|pair| pair[0].low - pair[1].low).fold(0.0, f64::max);
-            ending.iter().all(|bin| bin.low < DYING_LEVEL * before) && usual < fall / 2.0
+            let unheard_of =
+                usual < (before - lowest(ending)) / 2.0 || lowest(ending) < DYING_LEVEL * lowest(alive);
+            unheard_of && ending.iter().all(|bin| bin.low < DYING_LEVEL * before)
         })
         .unwrap_or(0)
 }

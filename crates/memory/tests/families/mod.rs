@@ -152,7 +152,7 @@ impl Setting {
             for _ in 0..self.random.pick(&[1, 1, 2]) {
                 t += 1.0;
                 let mut dying = samples.last().expect("a run has samples").clone();
-                dying.t = t;
+                dying.t = milliseconds(t);
                 dying.anon = (self.level * self.random.between(0.05, 0.25)) as u64;
                 (dying.shmem, dying.rss) = (0, dying.anon + dying.file);
                 samples.push(dying);
@@ -172,5 +172,10 @@ impl Setting {
 /// A sample whose owned memory is all anonymous.
 pub fn split(t: f64, step: Option<u64>, epoch: Option<f64>, anon: f64) -> Sample {
     let (anon, file) = (anon.max(1e5) as u64, 209_715_200);
-    Sample { t, step, epoch, rss: anon + file, anon, file, ..Sample::default() }
+    Sample { t: milliseconds(t), step, epoch, rss: anon + file, anon, file, ..Sample::default() }
+}
+
+/// A time as probes write it: what is read back is the same number.
+fn milliseconds(t: f64) -> f64 {
+    (t * 1e3).round() / 1e3
 }

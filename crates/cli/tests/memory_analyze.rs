@@ -1,0 +1,131 @@
+//! `memory analyze` and `memory report` as a user runs them: exit codes, JSON, files, messages.
+
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+const KNOWN: [&str; 4] = ["--dataset-size", "663", "--samples-per-step", "8"];
+
+fn garden(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_model-garden"))
+        .arg("memory")
+        .args(arguments)
+        .output()
+        .expect("the command runs")
+}
+
+/// Judges one of the founding case's logs, with its dataset told.
+fn analyze(run: u8, more: &[&str]) -> Output {
+    garden(&[&["analyze", &founding(run)], more, &KNOWN[..]].concat())
+}
+
+fn founding(run: u8) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../memory/tests/data");
+    data.join(format!("founding-run{run}.log")).to_str().expect("a path").to_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// A trace whose memory at each of 200 steps, two epochs, is `bytes`.
+fn trace(folder: &Path, name: &str, bytes: impl Fn(u64) -> u64) -> PathBuf {
+    let header = serde_json::json!({"trace": "model-garden/1", "name": name, "dataset_size": 100, "samples_per_step": 1});
+    let samples = (1..=200).map(|step| {
+        let anon = bytes(step);
+        serde_json::json!({"t": step, "step": step, "rss": anon, "anon": anon, "file": 0, "shmem": 0, "swap": 0})
+    });
+    let lines: Vec<String> =
+        std::iter::once(header).chain(samples).map(|line| line.to_string() + "\n").collect();
+    let path = folder.join("made.jsonl");
+    fs::write(&path, lines.concat()).expect("a written trace");
+    path
+}
+
+#[test]
+fn the_exit_code_is_the_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let code = |bytes: &dyn Fn(u64) -> u64, limit: &str| {
+        let path = trace(folder.path(), "made", bytes);
+        garden(&["analyze", path.to_str().expect("a path"), "--limit", limit]).status.code()
+    };
+    let gigabyte = 1_000_000_000;
+    assert_eq!(code(&|step| gigabyte + step % 3, "8GB"), Some(0), "steady");
+    assert_eq!(code(&|step| gigabyte + 10_000_000 * step, "8GB"), Some(1), "leak");
+    assert_eq!(code(&|step| gigabyte + 10_000_000 * step.min(100), "8GB"), Some(0), "a fill that fits");
+    assert_eq!(code(&|step| gigabyte + 10_000_000 * step.min(100), "1.5GB"), Some(4), "a fill that does not");
+    assert_eq!(analyze(1, &[]).status.code(), Some(3), "undecided");
+}
+
+#[test]
+fn json_has_every_key_and_bytes_throughout() {
+    let found = json(&analyze(2, &["--limit", "32GB", "--format", "json"]));
+    let keys = "verdict confidence growth_per_step growth_per_sample growth_per_minute plateau exhaustion endings \
+                decidable_at_step mechanism evidence advice";
+    for key in keys.split_whitespace() {
+        assert!(found.get(key).is_some(), "{key} is missing");
+    }
+    assert_eq!(found["verdict"], "fill");
+    assert_eq!(found["plateau"]["step"], 83);
+    for key in ["bytes", "low", "high"] {
+        assert!(found["plateau"][key].as_u64().is_some_and(|bytes| bytes > 16_000_000_000), "{key}");
+    }
+    let undecided = json(&analyze(1, &["--limit", "32GB", "--format", "json"]));
+    let leak =
+        undecided["endings"].as_array().expect("endings").iter().find(|ending| ending["verdict"] == "leak");
+    let exhaustion = &leak.expect("a leak ending")["exhaustion"];
+    assert!(exhaustion["step"].as_u64().is_some_and(|step| (160..185).contains(&step)), "{exhaustion}");
+    assert_eq!(undecided["decidable_at_step"], 91);
+}
+
+#[test]
+fn unreadable_input_is_named_and_ends_with_2() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broken = "{\"trace\":\"model-garden/1\"}\n{\"t\":1,\"rss\":2}\nnonsense\n";
+    let cases = [
+        ("empty.jsonl", "", "the file is empty"),
+        ("words.log", "hello\nworld\n", "none of the 2 lines holds a memory figure"),
+        ("broken.jsonl", broken, "broken.jsonl:3: expected a sample"),
+    ];
+    for (name, text, message) in cases {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a written file");
+        let output = garden(&["analyze", path.to_str().expect("a path")]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(said.starts_with("error: ") && said.contains(message), "{said}");
+    }
+    assert_eq!(garden(&["analyze", "/nowhere/at/all"]).status.code(), Some(2));
+    assert_eq!(garden(&["analyze"]).status.code(), Some(2));
+}
+
+#[test]
+fn pictures_and_pages_stand_on_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let (svg, single, compared) = (path("curve.svg"), path("page.html"), path("compare.html"));
+    analyze(2, &["--svg", &svg, "--html", &single]);
+    let svg = fs::read_to_string(svg).expect("a picture");
+    assert!(
+        svg.contains("epoch ends at step 83") && svg.contains("plateau 17.4 GB") && svg.ends_with("</svg>\n")
+    );
+
+    let hostile = trace(folder.path(), "</script><b>", |step| 1_000_000_000 + step);
+    let hostile = hostile.to_str().expect("a path");
+    let output = garden(&["report", &founding(1), &founding(2), hostile, "--html", &compared]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for page in [&single, &compared] {
+        let page = fs::read_to_string(page).expect("a page");
+        assert!(!page.contains("<script src=") && !page.contains("<link"), "nothing is fetched");
+        assert!(page.contains("Plotly.react") && page.len() > 1_000_000, "the script is inside");
+    }
+    let page = fs::read_to_string(compared).expect("a page");
+    let data =
+        page.rsplit("type=\"application/json\">").next().and_then(|rest| rest.split("</script>").next());
+    let runs: Value = serde_json::from_str(data.expect("data")).expect("JSON");
+    assert_eq!(runs.as_array().map(Vec::len), Some(3));
+    assert_eq!(runs[2]["name"], "</script><b>", "a name is no markup");
+}

@@ -1,0 +1,44 @@
+//! What a person sees: the text of the founding case, to the letter.
+//!
+//! `UPDATE=1 cargo test -p garden-memory --test report_text` writes it anew; look at the difference before it is kept.
+
+use garden_memory::{
+    RunFacts,
+    report::{Run, text},
+};
+use std::path::Path;
+
+fn shown(log: &str, color: bool) -> String {
+    let facts = RunFacts {
+        dataset_size: Some(663),
+        samples_per_step: Some(8),
+        limit: Some(32_000_000_000),
+        ..RunFacts::default()
+    };
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let run = Run::read(data.join(log), &facts).expect("a run");
+    text::text(&run, text::Style { color, width: 80 })
+}
+
+#[test]
+fn the_founding_case_reads_as_it_should() {
+    for run in ["founding-run1", "founding-run2"] {
+        let found = shown(&format!("{run}.log"), false);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{run}.txt"));
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &found).expect("a written file");
+        }
+        assert_eq!(found, std::fs::read_to_string(path).expect("the text as it should be"));
+    }
+}
+
+#[test]
+fn colour_is_on_top_of_the_same_text() {
+    let painted = shown("founding-run2.log", true);
+    assert!(painted.contains("\u{1b}[1;36mFILL\u{1b}[0m"));
+    let mut plain = painted;
+    for code in ["\u{1b}[1;36m", "\u{1b}[1m", "\u{1b}[0m"] {
+        plain = plain.replace(code, "");
+    }
+    assert_eq!(plain, shown("founding-run2.log", false));
+}

@@ -6,8 +6,8 @@
 use super::{
     super::ImageError,
     header::{Frame, Tables, broken},
-    idct,
-    planes::Planes,
+    idct::{self, InverseDct, Work},
+    planes::{Plane, Planes},
 };
 
 /// The place of each coefficient in its block, in the order in which they are coded.
@@ -50,21 +50,33 @@ impl Coefficients {
             let table = tables.quantisation[component.quantisation];
             let table = table.ok_or_else(|| broken("a quantisation table is missing"))?;
             let (blocks, plane) = (&self.components[index], planes.plane_mut(index));
-            pulp::Arch::new().dispatch(
-                #[inline(always)]
-                || {
-                    for (at, block) in blocks.iter().enumerate() {
-                        let last = block.iter().rposition(|&value| value != 0).unwrap_or(0);
-                        let mut dequantised = [0; 64];
-                        for (k, &value) in block[..=last].iter().enumerate() {
-                            dequantised[usize::from(ZIGZAG[k])] = value.wrapping_mul(table[k] as i16);
-                        }
-                        let (row, column) = (at / component.block_columns, at % component.block_columns);
-                        plane.put(column, row, &idct::transform(&dequantised, last));
-                    }
-                },
-            );
+            let columns = component.block_columns;
+            idct::dispatch(Transform { blocks, table: &table, columns, plane });
         }
         Ok(())
+    }
+}
+
+/// The blocks of one component.
+struct Transform<'a> {
+    blocks: &'a [[i16; 64]],
+    table: &'a [u16; 64],
+    columns: usize,
+    plane: &'a mut Plane,
+}
+
+impl Work for Transform<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self, idct: impl InverseDct) {
+        for (at, block) in self.blocks.iter().enumerate() {
+            let last = block.iter().rposition(|&value| value != 0).unwrap_or(0);
+            let mut dequantised = [0; 64];
+            for (k, &value) in block[..=last].iter().enumerate() {
+                dequantised[usize::from(ZIGZAG[k])] = value.wrapping_mul(self.table[k] as i16);
+            }
+            self.plane.put(at % self.columns, at / self.columns, &idct.transform(&dequantised, last));
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::{
     planes::Planes,
     upsample::Upsampler,
 };
+use std::ops::Range;
 
 /// Converts an image as its rows come in.
 #[derive(Default)]
@@ -42,17 +43,39 @@ impl RowConverter {
         let context = usize::from(self.upsamplers.iter().any(Upsampler::looks_ahead));
         let ready = if complete >= self.height { self.height } else { complete.saturating_sub(context) };
         let Some(colours) = self.colours else { return };
-        let (first, width) = (self.done, self.width);
-        let rows = rgb[first * width * 3..].chunks_exact_mut(width * 3).take(ready.saturating_sub(first));
         let upsamplers = &mut self.upsamplers[..];
-        pulp::Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                rows.enumerate()
-                    .for_each(|(at, row)| convert_row(colours, upsamplers, planes, first + at, row))
-            },
-        );
+        pulp::Arch::new().dispatch(Rows {
+            colours,
+            upsamplers,
+            planes,
+            width: self.width,
+            ys: self.done..ready,
+            rgb,
+        });
         self.done = self.done.max(ready);
+    }
+}
+
+/// Some rows, compiled once for each instruction set.
+struct Rows<'a> {
+    colours: Colours,
+    upsamplers: &'a mut [Upsampler],
+    planes: &'a Planes,
+    width: usize,
+    ys: Range<usize>,
+    /// The whole image.
+    rgb: &'a mut [u8],
+}
+
+impl pulp::WithSimd for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for y in self.ys {
+            let row = &mut self.rgb[y * self.width * 3..][..self.width * 3];
+            convert_row(self.colours, self.upsamplers, self.planes, y, row);
+        }
     }
 }
 
@@ -91,11 +114,40 @@ fn convert_row(colours: Colours, upsamplers: &mut [Upsampler], planes: &Planes, 
         (Colours::YCbCr, [luma, cb, cr, ..]) => {
             let (luma, cb) = (luma.row(planes.plane(0), y), cb.row(planes.plane(1), y));
             let cr = cr.row(planes.plane(2), y);
-            for (((pixel, &luma), &cb), &cr) in pixels.iter_mut().zip(luma).zip(cb).zip(cr) {
-                *pixel = rgb_of(luma, cb, cr);
+            for (((pixels, luma), cb), cr) in pixels
+                .chunks_mut(STRETCH)
+                .zip(luma.chunks(STRETCH))
+                .zip(cb.chunks(STRETCH))
+                .zip(cr.chunks(STRETCH))
+            {
+                convert_stretch(pixels, luma, cb, cr);
             }
         }
         _ => {}
+    }
+}
+
+/// Pixels that are converted channel by channel before they are laid side by side.
+const STRETCH: usize = 64;
+
+/// Up to a stretch of pixels; a whole one takes vector instructions.
+#[inline(always)]
+fn convert_stretch(pixels: &mut [[u8; 3]], luma: &[u8], cb: &[u8], cr: &[u8]) {
+    let whole = (luma.first_chunk::<STRETCH>(), cb.first_chunk::<STRETCH>(), cr.first_chunk::<STRETCH>());
+    let (Some(pixels), (Some(luma), Some(cb), Some(cr))) =
+        (pixels.as_chunks_mut::<STRETCH>().0.first_mut(), whole)
+    else {
+        for (((pixel, &luma), &cb), &cr) in pixels.iter_mut().zip(luma).zip(cb).zip(cr) {
+            *pixel = rgb_of(luma, cb, cr);
+        }
+        return;
+    };
+    let (mut red, mut green, mut blue) = ([0; STRETCH], [0; STRETCH], [0; STRETCH]);
+    for x in 0..STRETCH {
+        [red[x], green[x], blue[x]] = rgb_of(luma[x], cb[x], cr[x]);
+    }
+    for x in 0..STRETCH {
+        pixels[x] = [red[x], green[x], blue[x]];
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     coefficients::{Coefficients, ZIGZAG},
     header::{EntropyCoded, Frame, Scan, Tables, broken, truncated},
     huffman::{Bits, HuffmanTable},
-    idct,
+    idct::{self, InverseDct, Work},
     planes::Planes,
 };
 
@@ -106,45 +106,48 @@ pub(super) fn sequential(
     let (columns, rows) = units(frame, scan);
     let mut segments = Segments::new(data, tables.restart_interval);
     let mut bits = Bits::new(&[]);
-    let arch = pulp::Arch::new();
     for row in 0..rows {
-        // One dispatch a row: everything below is compiled once for each instruction set.
-        arch.dispatch(
-            #[inline(always)]
-            || sequential_row(row, columns, &mut coded, &mut segments, &mut bits, planes),
-        )?;
-        segments.check(&bits)?;
+        let (coded, segments, bits) = (&mut coded[..], &mut segments, &mut bits);
+        idct::dispatch(SequentialRow { row, columns, coded, segments, bits, planes })?;
+        segments.check(bits)?;
         row_done(planes, (row + 1) / rows_per_unit);
     }
     Ok(())
 }
 
-#[inline(always)]
-fn sequential_row<'a>(
+/// One row of units.
+struct SequentialRow<'a, 'b, 'c> {
     row: usize,
     columns: usize,
-    coded: &mut [Coded],
-    segments: &mut Segments<'a>,
-    bits: &mut Bits<'a>,
-    planes: &mut Planes,
-) -> Result<(), ImageError> {
-    for column in 0..columns {
-        if segments.advance(bits)? {
-            coded.iter_mut().for_each(|component| component.previous = 0);
-        }
-        for component in coded.iter_mut() {
-            let plane = planes.plane_mut(component.index);
-            for y in 0..component.v {
-                for x in 0..component.h {
-                    let mut block = [0; 64];
-                    let last = component.read_block(bits, &mut block)?;
-                    let samples = idct::transform(&block, last);
-                    plane.put(column * component.h + x, row * component.v + y, &samples);
+    coded: &'a mut [Coded<'c>],
+    segments: &'a mut Segments<'b>,
+    bits: &'a mut Bits<'b>,
+    planes: &'a mut Planes,
+}
+
+impl Work for SequentialRow<'_, '_, '_> {
+    type Output = Result<(), ImageError>;
+
+    #[inline(always)]
+    fn run(self, idct: impl InverseDct) -> Self::Output {
+        for column in 0..self.columns {
+            if self.segments.advance(self.bits)? {
+                self.coded.iter_mut().for_each(|component| component.previous = 0);
+            }
+            for component in self.coded.iter_mut() {
+                let plane = self.planes.plane_mut(component.index);
+                for y in 0..component.v {
+                    for x in 0..component.h {
+                        let mut block = [0; 64];
+                        let last = component.read_block(self.bits, &mut block)?;
+                        let samples = idct.transform(&block, last);
+                        plane.put(column * component.h + x, self.row * component.v + y, &samples);
+                    }
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 impl Coded<'_> {

@@ -157,7 +157,7 @@ impl DecodeLimits {
 }
 
 /// Decoded pixels: `height` rows of `width` RGB triples, without padding.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pixels {
     /// Pixels in a row.
     pub width: u32,
@@ -165,6 +165,12 @@ pub struct Pixels {
     pub height: u32,
     /// `height * width * 3` bytes.
     pub rgb: Vec<u8>,
+}
+
+impl fmt::Debug for Pixels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pixels({}x{})", self.width, self.height)
+    }
 }
 
 /// The buffers of one decode after another: a worker keeps one, so that only the largest image allocates.

@@ -4,7 +4,7 @@
 //! rounded to 2 fractional bits, then the rows; every instruction set gives the same samples.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+mod vectors;
 
 /// Eight rows of samples.
 pub(super) type Block = [[u8; 8]; 8];
@@ -53,7 +53,7 @@ pub(super) trait Work {
 /// Runs `work` with the best instructions this machine has.
 pub(super) fn dispatch<W: Work>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
-    if let Some(idct) = avx2::Avx2::try_new() {
+    if let Some(idct) = vectors::Vectors::try_new() {
         return idct.run(work);
     }
     work.run(Portable)

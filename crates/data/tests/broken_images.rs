@@ -1,0 +1,98 @@
+//! No input panics, hangs or is taken for an image that it is not: every golden image, cut and mangled.
+
+use garden_data::image::{self, DecodeLimits, ImageError};
+use std::{fs, path::Path};
+
+/// Small enough that a mangled header cannot make the test slow.
+const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 20 };
+
+fn images() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images");
+    let entries = fs::read_dir(folder).expect("the goldens").map(|entry| entry.expect("readable").path());
+    let mut files: Vec<_> = entries.collect();
+    files.sort();
+    let named = |path: &std::path::PathBuf| path.file_name().expect("named").to_string_lossy().into_owned();
+    files.iter().map(|path| (named(path), fs::read(path).expect("readable"))).collect()
+}
+
+/// Numbers that look random and are the same on every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+#[test]
+fn a_jpeg_cut_anywhere_is_refused() {
+    for (name, bytes) in images().into_iter().filter(|(name, _)| name.ends_with(".jpg")) {
+        let whole = image::decode(&bytes, LIMITS).expect(&name);
+        for part in 1..40 {
+            let cut = bytes.len() * part / 40;
+            match image::decode(&bytes[..cut], LIMITS) {
+                Err(ImageError::Truncated { .. } | ImageError::Broken { .. }) => {}
+                Err(ImageError::UnknownFormat { .. }) if cut < 3 => {}
+                // The last bytes may be metadata or padding: then every pixel must still be there.
+                Ok(pixels) => assert_eq!(pixels, whole, "{name} cut at {cut}"),
+                Err(other) => panic!("{name} cut at {cut}: {other}"),
+            }
+        }
+        let half = image::decode(&bytes[..bytes.len() / 2 + 200], LIMITS);
+        if bytes.len() > 2000 {
+            assert!(matches!(half, Err(ImageError::Truncated { .. })), "{name}: {half:?}");
+        }
+    }
+}
+
+#[test]
+fn an_end_marker_does_not_hide_missing_data() {
+    let (_, bytes) = images().into_iter().find(|(name, _)| name == "photo.jpg").expect("photo.jpg");
+    let cut = [&bytes[..bytes.len() * 2 / 3], &[0xFF, 0xD9]].concat();
+    let message = image::decode(&cut, LIMITS).expect_err("a third of its rows are missing").to_string();
+    assert!(message.starts_with("truncated JPEG"), "{message}");
+}
+
+#[test]
+fn mangled_images_never_panic() {
+    let mut numbers = Numbers(1);
+    for (name, bytes) in images() {
+        for _ in 0..60 {
+            let mut mangled = bytes.clone();
+            for _ in 0..1 + numbers.below(6) {
+                let at = numbers.below(mangled.len());
+                mangled[at] = numbers.below(256) as u8;
+            }
+            mangled.truncate(1 + numbers.below(mangled.len() * 2).min(mangled.len() - 1));
+            let size = image::dimensions(&mangled, LIMITS);
+            if let Ok(pixels) = image::decode(&mangled, LIMITS) {
+                assert_eq!(pixels.rgb.len(), pixels.width as usize * pixels.height as usize * 3, "{name}");
+                assert_eq!(size, Ok((pixels.width, pixels.height)), "{name}: the header says the same");
+            }
+        }
+    }
+}
+
+#[test]
+fn bombs_are_refused_by_their_header() {
+    for (name, bytes) in images() {
+        let limit = DecodeLimits { max_pixels: 40 };
+        for failure in [image::decode(&bytes, limit).err(), image::dimensions(&bytes, limit).err()] {
+            assert!(matches!(failure, Some(ImageError::TooLarge { limit: 40, .. })), "{name}: {failure:?}");
+        }
+    }
+    // A frame header of 65535 x 65535 in 30 bytes.
+    let jpeg = b"\xFF\xD8\xFF\xC0\0\x0B\x08\xFF\xFF\xFF\xFF\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\0";
+    let failure = image::decode(jpeg, DecodeLimits::default()).expect_err("4.3 billion pixels");
+    assert!(failure.to_string().starts_with("65535x65535 is over the limit"), "{failure}");
+}
+
+#[test]
+fn what_is_no_image_is_named() {
+    let message = |bytes: &[u8]| image::decode(bytes, LIMITS).expect_err("no image").to_string();
+    assert_eq!(message(b""), "the image is empty (0 bytes)");
+    let html = message(b"<html><body>404 not found");
+    assert!(html.starts_with("not an image: the data starts with \"<html><body>\""), "{html}");
+    assert!(message(b"\xFF\xD8\xFF\xE0").starts_with("truncated JPEG"));
+}

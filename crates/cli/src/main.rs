@@ -4,6 +4,7 @@
 //! work. Errors become one `error:` line with their causes below it and exit code 2.
 
 mod completions;
+mod dataset;
 mod exit;
 mod memory;
 mod merge;
@@ -27,6 +28,9 @@ enum Command {
     Memory(memory::Command),
     /// Write an adapter and its base as one model.
     Merge(merge::Args),
+    /// Check, make and convert datasets.
+    #[command(subcommand)]
+    Dataset(dataset::Command),
     /// Print a completion script for a shell.
     Completions(completions::Args),
 }
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Memory(command) => memory::run(command),
         Command::Merge(args) => merge::run(&args),
+        Command::Dataset(command) => dataset::run(command),
         Command::Completions(args) => completions::run(&args),
     };
     outcome.unwrap_or_else(|error| {

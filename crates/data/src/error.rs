@@ -3,7 +3,7 @@
 //! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says what
 //! was wrong and where, and what to do where that is not plain.
 
-use crate::row::RowId;
+use crate::{image::ImageError, prepare::LeftOut, row::RowId, text::TextError};
 use std::{io, path::PathBuf};
 
 /// Why a row cannot be used.
@@ -90,6 +90,26 @@ pub enum BadRow {
         /// The folder.
         root: PathBuf,
     },
+    /// An image that is none, or broken.
+    #[error("image {number}: {source}")]
+    Image {
+        /// Which image of the row, from 1.
+        number: usize,
+        /// What is wrong with it.
+        source: ImageError,
+    },
+    /// An image that is of another size than it says.
+    #[error("image {number}: its header tells another size than its pixels")]
+    ImageHeader {
+        /// Which image of the row, from 1.
+        number: usize,
+    },
+    /// The text cannot be encoded.
+    #[error(transparent)]
+    Text(TextError),
+    /// A good row that the user does not want left out.
+    #[error("{0}")]
+    LeftOut(LeftOut),
     /// A remote image, and the user did not allow them.
     #[error("image {0} is remote: allow such images with --allow-remote-images")]
     RemoteNotAllowed(String),
@@ -101,6 +121,13 @@ pub enum BadRow {
         /// Why.
         reason: String,
     },
+}
+
+impl BadRow {
+    /// Names the image of a row, counted from 0, that an error is about.
+    pub(crate) fn image(index: usize, source: ImageError) -> Self {
+        Self::Image { number: index + 1, source }
+    }
 }
 
 /// Why a dataset cannot be used, or why reading it stopped.
@@ -138,6 +165,49 @@ pub enum DataError {
         /// What happened.
         reason: String,
     },
+    /// The dataset is empty.
+    #[error("the dataset has no rows")]
+    NoRows,
+    /// A row past the last one.
+    #[error("there is no row {row} in a dataset of {rows} rows")]
+    NoSuchRow {
+        /// The row, from 0.
+        row: u64,
+        /// Rows of the dataset.
+        rows: u64,
+    },
+    /// No row of an epoch could be used.
+    #[error("no row of the dataset can be used: {tally}")]
+    NoUsableRows {
+        /// What became of them.
+        tally: String,
+    },
+    /// More bad rows than the user accepts.
+    #[error(
+        "{bad} of {rows} rows are bad, more than the {}% that may be skipped (--max-bad-rows); the last: {last}",
+        max_share * 100.0
+    )]
+    TooManyBadRows {
+        /// Bad rows in this epoch.
+        bad: u64,
+        /// Rows of the dataset.
+        rows: u64,
+        /// The share that may be bad.
+        max_share: f64,
+        /// The last of them.
+        last: String,
+    },
+    /// A saved place that this dataset does not have.
+    #[error("cannot resume at row {row} of a dataset of {rows} rows: the data changed since")]
+    BadPosition {
+        /// The place.
+        row: u64,
+        /// Rows of the dataset.
+        rows: u64,
+    },
+    /// A thread died of a bug.
+    #[error("a loader thread panicked; its message is above")]
+    Worker,
     /// A row is bad and bad rows are not skipped.
     #[error("{row}: {reason}")]
     Row {

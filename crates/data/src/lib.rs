@@ -4,14 +4,35 @@
 //! tokenizer files; out come packed batches of token ids, labels and image patches. Nothing here grows with the
 //! number of rows: their offsets live in an index file, and an image lives from its decode to the end of its batch.
 
+mod atomic;
+pub mod batch;
+pub mod convert;
+pub mod create;
+pub mod dataset;
 pub mod embedded;
 pub mod error;
+mod hub;
 pub mod image;
+pub mod index;
+pub mod loader;
+pub mod prefetch;
+pub mod prepare;
 pub mod processor;
+pub mod progress;
+pub mod remote;
 pub mod row;
+pub mod scan;
 pub mod shape;
+pub mod shuffle;
+pub mod source;
+pub mod survey;
+mod table;
 pub mod text;
 pub mod value;
 
+pub use batch::{Batch, BatchImage, Padded};
+pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
 pub use error::{BadRow, DataError};
+pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Position, Tally};
+pub use prepare::Recipe;
 pub use row::{Conversation, ImageSource, Part, Role, RowId, Turn};

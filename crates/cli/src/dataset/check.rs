@@ -1,0 +1,83 @@
+//! `model-garden dataset check PATH`.
+
+use super::flags::{PixelFlags, SourceFlags, TrainOnFlag, cores};
+use crate::{
+    exit,
+    progress::{Bars, Format},
+};
+use anyhow::{Context, Result};
+use garden_data::{
+    Dataset,
+    image::DecodeLimits,
+    processor::{Processor, ProcessorConfig},
+    survey::{self, Report, SurveyOptions},
+    text::Encoder,
+};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden dataset check train.jsonl
+  model-garden dataset check data/ --base-model ./Qwen2.5-VL-3B-Instruct --max-seq-length 2048
+  model-garden dataset check owner/name --format json
+
+Exits with 1 if a row is bad.";
+
+/// Flags of `dataset check`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name, owner/name@revision).
+    path: String,
+    /// The checkpoint whose tokenizer, template and image limits are used.
+    #[arg(long, value_name = "DIR")]
+    base_model: Option<PathBuf>,
+    /// Rows with more tokens are left out.
+    #[arg(long, value_name = "N", requires = "base_model")]
+    max_seq_length: Option<usize>,
+    /// Which tokens are learned.
+    #[arg(long, value_enum, default_value_t, requires = "base_model")]
+    train_on: TrainOnFlag,
+    /// Rows in a batch, for its cost.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: u64,
+    /// How the answer is printed.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    pixels: PixelFlags,
+    #[command(flatten)]
+    source: SourceFlags,
+}
+
+/// Looks at every row and prints what was found.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let bars = Bars::default();
+    let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);
+    let limits = DecodeLimits::default();
+    let (processor, encoder) = match &args.base_model {
+        Some(folder) => {
+            let processor = Processor::from_dir(folder, args.pixels.limits(), limits)
+                .with_context(|| format!("--base-model {}", folder.display()))?;
+            let encoder =
+                Encoder::from_dir(folder).with_context(|| format!("--base-model {}", folder.display()))?;
+            (processor, Some(encoder))
+        }
+        None => (Processor::new(ProcessorConfig::default().with_limits(args.pixels.limits())?, limits), None),
+    };
+    let options = SurveyOptions {
+        processor,
+        limits,
+        encoder,
+        train_on: args.train_on.into(),
+        max_tokens: args.max_seq_length,
+        workers: cores(),
+    };
+    let survey = survey::survey(&dataset, options, &bars)?;
+    let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
+    match args.format {
+        Format::Text => print!("{report}"),
+        Format::Json => println!("{:#}", report.to_json()),
+    }
+    Ok(if survey.bad > 0 { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,30 @@
+//! `model-garden dataset ...`: look at, make and convert datasets.
+
+mod check;
+mod convert;
+mod create;
+pub mod flags;
+
+use anyhow::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// The `dataset` commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Look at every row: shapes, sizes, token lengths, what is left out and why.
+    Check(check::Args),
+    /// Make a dataset for trials and benchmarks.
+    Create(create::Args),
+    /// Write a dataset in another format, as messages with every image inside its row.
+    Convert(convert::Args),
+}
+
+/// Runs one of them.
+pub fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Check(args) => check::run(&args),
+        Command::Create(args) => create::run(&args),
+        Command::Convert(args) => convert::run(&args),
+    }
+}

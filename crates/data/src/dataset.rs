@@ -1,0 +1,309 @@
+//! A dataset: files of rows behind one numbering.
+//!
+//! In comes a file, a folder or a hub id; out goes any row by its number, as a [`Conversation`] with the name of its
+//! shape. What is kept in memory is a few words a file: offsets stay in their index, and a row is read when it is asked
+//! for, by a [`RowReader`] of the asking thread.
+
+use crate::{
+    error::{BadRow, DataError},
+    hub,
+    index::{self, Index},
+    progress::Progress,
+    remote::RemoteImages,
+    row::{Conversation, ImageSource, RowId},
+    scan,
+    shape::{self, Shape},
+    source::{self, ImageRoot},
+    table::Table,
+    value::Value,
+};
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The longest row that is read: several photos in base64.
+pub const MAX_ROW_BYTES: u64 = 256 << 20;
+/// Files that a reader keeps open at once.
+const OPEN_FILES: usize = 16;
+/// Folders inside folders that are looked through.
+const MAX_DEPTH: usize = 8;
+/// JSON files that the `datasets` library leaves beside the data, and that hold no rows.
+const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.json"];
+
+/// What a user may decide about reading a dataset.
+#[derive(Debug, Clone, Default)]
+pub struct DatasetOptions {
+    /// The folder that rows read their images from, instead of the folder of their file.
+    pub image_root: Option<PathBuf>,
+    /// Whether rows may name images on other machines.
+    pub allow_remote_images: bool,
+}
+
+/// Files of rows behind one numbering.
+#[derive(Debug)]
+pub struct Dataset {
+    files: Vec<DataFile>,
+    /// The number of the first row of each file, and the number of all rows.
+    starts: Vec<u64>,
+    remote: Option<RemoteImages>,
+    fingerprint: u64,
+}
+
+#[derive(Debug)]
+struct DataFile {
+    path: Arc<Path>,
+    kind: Kind,
+    root: ImageRoot,
+    index_folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Parquet,
+}
+
+/// A row as it was read.
+#[derive(Debug)]
+pub struct Row {
+    /// Where it is.
+    pub id: RowId,
+    /// How it is written.
+    pub shape: Shape,
+    /// What it says.
+    pub conversation: Conversation,
+}
+
+/// The data files behind a name, and what their images may reach.
+pub(crate) struct Found {
+    pub files: Vec<PathBuf>,
+    /// Where links may lead, where that is not the file's own folder.
+    pub bounds: Option<PathBuf>,
+    /// Where indexes are kept, where that is not beside the data.
+    pub index_folder: Option<PathBuf>,
+}
+
+impl Dataset {
+    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`).
+    pub fn open(name: &str, options: &DatasetOptions, progress: &dyn Progress) -> Result<Self, DataError> {
+        let path = Path::new(name);
+        let found = if path.is_dir() {
+            Found { files: files_in(path)?, bounds: None, index_folder: None }
+        } else if path.exists() || !hub::is_id(name) {
+            Found { files: vec![path.to_owned()], bounds: None, index_folder: None }
+        } else {
+            hub::find(name, progress)?
+        };
+        Self::from_files(found, options, progress)
+    }
+
+    pub(crate) fn from_files(
+        found: Found,
+        options: &DatasetOptions,
+        progress: &dyn Progress,
+    ) -> Result<Self, DataError> {
+        let mut dataset = Self {
+            files: Vec::with_capacity(found.files.len()),
+            starts: vec![0],
+            remote: options.allow_remote_images.then(RemoteImages::default),
+            fingerprint: 0,
+        };
+        let (mut rows, mut prints) = (0u64, Vec::new());
+        for path in &found.files {
+            let file = DataFile::new(path, &found, options)?;
+            let (more, print) = match file.open(progress)? {
+                OpenFile::Text(index) => (index.rows(), index.fingerprint()),
+                OpenFile::Parquet(table) => (table.rows(), table.fingerprint()),
+            };
+            rows = rows.checked_add(more).ok_or_else(|| too_many(path))?;
+            prints.extend(print.to_le_bytes());
+            dataset.starts.push(rows);
+            dataset.files.push(file);
+        }
+        dataset.fingerprint = index::hash(&prints);
+        Ok(dataset)
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// A number that changes when the rows do: a position saved for one dataset is worth nothing in another.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The data files, in the order of their rows.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|file| &*file.path)
+    }
+
+    /// The number of a row's file, the file, and the row's number in it from 0.
+    fn locate(&self, row: u64) -> Result<(usize, &DataFile, u64), DataError> {
+        let number = self.starts.partition_point(|start| *start <= row).saturating_sub(1);
+        match (self.files.get(number), self.starts.get(number)) {
+            (Some(file), Some(start)) => Ok((number, file, row - start)),
+            _ => Err(DataError::NoSuchRow { row, rows: self.rows() }),
+        }
+    }
+
+    /// Where a row is.
+    pub fn row_id(&self, row: u64) -> Result<RowId, DataError> {
+        let (_, file, within) = self.locate(row)?;
+        Ok(RowId { file: file.path.clone(), number: within + 1 })
+    }
+}
+
+fn too_many(path: &Path) -> DataError {
+    DataError::File { path: path.to_owned(), reason: "more rows than can be counted".into() }
+}
+
+impl DataFile {
+    fn new(path: &Path, found: &Found, options: &DatasetOptions) -> Result<Self, DataError> {
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        let kind = if extension == "parquet" { Kind::Parquet } else { Kind::Text };
+        if path.exists() && extension != "parquet" && !is_text_data(path) {
+            let reason = "not a data file: expected .jsonl, .json or .parquet".into();
+            return Err(DataError::NoData { path: path.to_owned(), reason });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let root = match (&options.image_root, &found.bounds) {
+            (Some(root), _) => ImageRoot::new(root).map_err(DataError::io(root))?,
+            (None, Some(bounds)) => ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?,
+            (None, None) => ImageRoot::new(folder).map_err(DataError::io(path))?,
+        };
+        Ok(Self { path: path.into(), kind, root, index_folder: found.index_folder.clone() })
+    }
+
+    fn open(&self, progress: &dyn Progress) -> Result<OpenFile, DataError> {
+        Ok(match self.kind {
+            Kind::Text => OpenFile::Text(Index::open(&self.path, self.index_folder.as_deref(), progress)?),
+            Kind::Parquet => OpenFile::Parquet(Box::new(Table::open(&self.path)?)),
+        })
+    }
+}
+
+fn is_text_data(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+    ["jsonl", "ndjson", "json"].iter().any(|known| extension == *known)
+}
+
+/// Whether a file holds rows, by its name.
+pub(crate) fn is_data(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parquet = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
+    !name.starts_with('.') && !NOT_DATA.contains(&&*name) && (parquet || is_text_data(path))
+}
+
+/// The data files of a folder and the folders below it, in the order of their names.
+pub(crate) fn files_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
+        for entry in fs::read_dir(folder).map_err(DataError::io(folder))? {
+            let entry = entry.map_err(DataError::io(folder))?;
+            let path = entry.path();
+            // Not followed: a link to a folder above would never end.
+            let is_folder = entry.file_type().map_err(DataError::io(&path))?.is_dir();
+            let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+            if is_folder && !hidden && depth < MAX_DEPTH {
+                walk(&path, depth + 1, files)?;
+            } else if !is_folder && is_data(&path) {
+                files.push(path);
+            }
+        }
+        Ok(())
+    }
+    let mut files = Vec::new();
+    walk(folder, 0, &mut files)?;
+    files.sort_unstable();
+    if files.is_empty() {
+        let reason = "no .jsonl, .json or .parquet file in this folder".into();
+        return Err(DataError::NoData { path: folder.to_owned(), reason });
+    }
+    Ok(files)
+}
+
+enum OpenFile {
+    Text(Index),
+    Parquet(Box<Table>),
+}
+
+/// Reads rows for one thread: keeps the last files open and a buffer for the text of a row.
+pub struct RowReader {
+    dataset: Arc<Dataset>,
+    /// Last used at the back.
+    open: VecDeque<(usize, OpenFile)>,
+    buffer: Vec<u8>,
+}
+
+impl RowReader {
+    /// A reader of a dataset.
+    pub fn new(dataset: Arc<Dataset>) -> Self {
+        Self { dataset, open: VecDeque::new(), buffer: Vec::new() }
+    }
+
+    /// Reads a row: a row that is bad is [`DataError::Row`], and the next one can still be read.
+    pub fn read(&mut self, row: u64) -> Result<Row, DataError> {
+        let dataset = self.dataset.clone();
+        let (number, file, within) = dataset.locate(row)?;
+        let id = RowId { file: file.path.clone(), number: within + 1 };
+        let bad = |reason| DataError::Row { row: id.clone(), reason };
+        let (shape, conversation) = match ready(&mut self.open, number, file)? {
+            OpenFile::Text(index) => {
+                let span = index.span(within)?.ok_or_else(|| changed(file))?;
+                let bytes = span.end - span.start;
+                if bytes > MAX_ROW_BYTES {
+                    return Err(bad(BadRow::TooLarge { bytes, limit: MAX_ROW_BYTES }));
+                }
+                index.read(span, &mut self.buffer).map_err(DataError::io(&*file.path))?;
+                let text = scan::trim(&self.buffer, index.layout());
+                let value = Value::from_json(text).map_err(|error| bad(BadRow::Json(error.to_string())))?;
+                shape::read(&value).map_err(bad)?
+            }
+            OpenFile::Parquet(table) if within < table.rows() => {
+                shape::read(&table.row(within)?).map_err(bad)?
+            }
+            OpenFile::Parquet(_) => return Err(changed(file)),
+        };
+        Ok(Row { id, shape, conversation })
+    }
+
+    /// The encoded bytes of an image of a row.
+    pub fn image_bytes<'a>(&self, row: u64, image: &'a ImageSource) -> Result<Cow<'a, [u8]>, DataError> {
+        let (_, file, within) = self.dataset.locate(row)?;
+        source::bytes(image, &file.root, self.dataset.remote.as_ref()).map_err(|reason| DataError::Row {
+            row: RowId { file: file.path.clone(), number: within + 1 },
+            reason,
+        })
+    }
+}
+
+fn changed(file: &DataFile) -> DataError {
+    DataError::File {
+        path: file.path.to_path_buf(),
+        reason: "it has fewer rows than when it was opened".into(),
+    }
+}
+
+/// Moves a file to the back of the open ones, opening it where needed.
+fn ready<'a>(
+    open: &'a mut VecDeque<(usize, OpenFile)>,
+    number: usize,
+    file: &DataFile,
+) -> Result<&'a mut OpenFile, DataError> {
+    let opened = match open.iter().position(|(open, _)| *open == number).and_then(|place| open.remove(place))
+    {
+        Some((_, opened)) => opened,
+        None => file.open(&())?,
+    };
+    if open.len() == OPEN_FILES {
+        open.pop_front();
+    }
+    open.push_back((number, opened));
+    // The file was pushed a line above.
+    open.back_mut().map(|(_, opened)| opened).ok_or_else(|| changed(file))
+}

@@ -1,0 +1,388 @@
+//! Datasets of the hub: found, downloaded once, and read from the cache that Python's tools share.
+//!
+//! In comes an id (`owner/name` or `owner/name@revision`); out go local data files. `HF_TOKEN`, `HF_HOME`,
+//! `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`; offline, only the cache is read.
+
+use crate::{
+    dataset::{self, Found},
+    error::DataError,
+    progress::{Progress, Unit},
+};
+use hf_hub::{
+    Cache, CacheRepo, Repo, RepoType,
+    api::sync::{ApiBuilder, ApiError, ApiRepo},
+};
+use std::{
+    env, fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// Pictures that rows may name by their path are downloaded with the rows.
+const IMAGE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
+
+/// Whether a name that is no file could be a dataset of the hub.
+pub(crate) fn is_id(name: &str) -> bool {
+    let id = name.split_once('@').map_or(name, |(id, _)| id);
+    let word = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    let parts: Vec<_> = id.split('/').collect();
+    parts.len() == 2 && parts.iter().all(|part| word(part)) && !dataset::is_data(Path::new(id))
+}
+
+/// The environment's say, read once so that tests can say otherwise.
+struct Hub {
+    cache: Cache,
+    endpoint: Option<String>,
+    token: Option<String>,
+    offline: bool,
+}
+
+impl Hub {
+    fn from_env() -> Self {
+        let variable = |name| env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let yes = |value: String| ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str());
+        let cache = match variable("HF_HUB_CACHE") {
+            Some(folder) => Cache::new(folder.into()),
+            None => Cache::from_env(),
+        };
+        Self {
+            token: variable("HF_TOKEN").or_else(|| cache.token()),
+            cache,
+            endpoint: variable("HF_ENDPOINT"),
+            offline: variable("HF_HUB_OFFLINE").is_some_and(yes),
+        }
+    }
+
+    fn find(&self, name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
+        let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
+        let repo = Repo::with_revision(id.to_owned(), RepoType::Dataset, revision.to_owned());
+        let folder = self.cache.path().join(repo.folder_name());
+        let files = if self.offline { cached(&folder, revision) } else { self.download(&repo, progress) };
+        let files = files.map_err(|reason| DataError::Hub { id: name.to_owned(), reason })?;
+        Ok(Found { files, index_folder: Some(folder.join("garden-index")), bounds: Some(folder) })
+    }
+
+    /// Asks for the files of the revision, and downloads those that are not here yet.
+    fn download(&self, repo: &Repo, progress: &dyn Progress) -> Result<Vec<PathBuf>, String> {
+        let mut builder =
+            ApiBuilder::from_cache(self.cache.clone()).with_retries(2).with_token(self.token.clone());
+        if let Some(endpoint) = &self.endpoint {
+            builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
+        }
+        let api = builder.build().map_err(|error| explain(&error))?;
+        let info = api.repo(repo.clone()).info().map_err(|error| explain(&error))?;
+        let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric());
+        if !is_name(&info.sha) {
+            return Err(format!("the hub names a commit that is none: {}", info.sha));
+        }
+        // By the commit, and not by the branch: all files are of one moment, and old ones are not taken for new.
+        let commit =
+            Repo::with_revision(repo.url().replacen("datasets/", "", 1), RepoType::Dataset, info.sha.clone());
+        let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress };
+        let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
+        let data =
+            training_files(names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name)).collect());
+        if data.is_empty() {
+            return Err("it has no .jsonl, .json or .parquet file".into());
+        }
+        for name in names.iter().filter(|name| is_image(Path::new(name))) {
+            fetch.file(name)?;
+        }
+        let files = data.iter().map(|name| fetch.file(&name.to_string_lossy())).collect::<Result<_, _>>()?;
+        self.cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| error.to_string())?;
+        Ok(files)
+    }
+}
+
+/// The data files of a snapshot that is already here.
+fn cached(folder: &Path, revision: &str) -> Result<Vec<PathBuf>, String> {
+    let commit =
+        fs::read_to_string(folder.join("refs").join(revision)).unwrap_or_else(|_| revision.to_owned());
+    let snapshot = folder.join("snapshots").join(commit.trim());
+    let files = dataset::files_in(&snapshot);
+    files
+        .map(training_files)
+        .map_err(|_| format!("not in the cache ({}), and HF_HUB_OFFLINE is set", snapshot.display()))
+}
+
+/// What is needed to have one file of a commit after another.
+struct Fetch<'a> {
+    api: ApiRepo,
+    cache: CacheRepo,
+    progress: &'a dyn Progress,
+}
+
+impl Fetch<'_> {
+    /// A file from the cache, or from afar.
+    fn file(&self, name: &str) -> Result<PathBuf, String> {
+        // The name comes from the server and becomes a path here.
+        let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !plain {
+            return Err(format!("the hub lists a file outside the dataset: {name}"));
+        }
+        if let Some(path) = self.cache.get(name) {
+            return Ok(path);
+        }
+        let bar = Bar { progress: self.progress, begun: false };
+        self.api.download_with_progress(name, bar).map_err(|error| format!("{name}: {}", explain(&error)))
+    }
+}
+
+/// The data files of a dataset of the hub, downloaded where needed.
+pub(crate) fn find(name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
+    Hub::from_env().find(name, progress)
+}
+
+/// The files to train on: where the names tell splits apart, those of the training split.
+fn training_files(files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let names = |file: &Path, words: &[&str]| {
+        let text = file.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| words.contains(&word))
+    };
+    let (train, others): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| names(file, &["train", "training"]));
+    if train.is_empty() {
+        let held_out = ["test", "validation", "valid", "val", "dev", "eval"];
+        let (held_out, others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|file| names(file, &held_out));
+        if others.is_empty() { held_out } else { others }
+    } else {
+        train
+    }
+}
+
+fn is_image(name: &Path) -> bool {
+    let extension = name.extension().unwrap_or_default().to_ascii_lowercase();
+    IMAGE_EXTENSIONS.iter().any(|known| extension == *known)
+}
+
+/// What to do about an answer of the hub.
+fn explain(error: &ApiError) -> String {
+    let text = error.to_string();
+    let has = |code: &str| text.contains(code);
+    if has("401") || has("403") {
+        format!("{text}: it is private or gated; set HF_TOKEN to a token that may read it")
+    } else if has("404") {
+        format!("{text}: there is no such dataset or revision, and no such file here")
+    } else {
+        text
+    }
+}
+
+/// Passes the progress of a download on.
+struct Bar<'a> {
+    progress: &'a dyn Progress,
+    begun: bool,
+}
+
+impl hf_hub::api::Progress for Bar<'_> {
+    fn init(&mut self, size: usize, name: &str) {
+        // Called once more for each attempt.
+        if !self.begun {
+            self.progress.begin(&format!("Downloading {name}"), Unit::Bytes, size as u64);
+            self.begun = true;
+        }
+    }
+
+    fn update(&mut self, size: usize) {
+        self.progress.advance(size as u64);
+    }
+
+    fn finish(&mut self) {
+        self.progress.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{Dataset, DatasetOptions, RowReader};
+    use std::{
+        collections::HashMap,
+        io::{BufRead, BufReader, Write},
+        net::{TcpListener, TcpStream},
+        sync::{Arc, Mutex},
+        thread,
+    };
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    /// A server that speaks enough of the hub's protocol: the list of a dataset's files, and ranges of them. Large
+    /// files are redirected, as the hub does; a private dataset wants its token.
+    struct TestHub {
+        endpoint: String,
+        requests: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl TestHub {
+        fn start(files: &[(&str, &str)], token: Option<&'static str>) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let endpoint = format!("http://{}", listener.local_addr().unwrap());
+            let files: HashMap<_, _> = files.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let requests = Arc::new(Mutex::new(Vec::new()));
+            let seen = requests.clone();
+            thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.unwrap();
+                    let (path, headers) = read_request(&stream);
+                    seen.lock().unwrap().push(path.clone());
+                    let _ = stream.write_all(&answer(&files, token, &path, &headers));
+                }
+            });
+            Self { endpoint, requests }
+        }
+
+        fn client(&self, cache: &Path, token: Option<&str>, offline: bool) -> Hub {
+            let cache = Cache::new(cache.to_owned());
+            Hub { cache, endpoint: Some(self.endpoint.clone()), token: token.map(str::to_owned), offline }
+        }
+
+        fn requests(&self) -> usize {
+            self.requests.lock().unwrap().len()
+        }
+    }
+
+    fn read_request(stream: &TcpStream) -> (String, String) {
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let path =
+            lines.next().and_then(|line| line.split(' ').nth(1).map(str::to_owned)).unwrap_or_default();
+        let headers =
+            lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase() + "\n").collect();
+        (path, headers)
+    }
+
+    fn answer(files: &HashMap<String, String>, token: Option<&str>, path: &str, headers: &str) -> Vec<u8> {
+        let respond = |status: &str, more: &str, body: &str| {
+            format!(
+                "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{more}\r\n{body}",
+                body.len()
+            )
+        };
+        let allowed = token.is_none_or(|token| headers.contains(&format!("authorization: bearer {token}\n")));
+        let file = path.strip_prefix(&format!("/datasets/garden/shapes/resolve/{COMMIT}/"));
+        let stored = path.strip_prefix("/storage/");
+        let text = match (allowed, path, file.or(stored).and_then(|name| files.get_key_value(name))) {
+            (false, ..) => respond("401 Unauthorized", "", "no"),
+            (true, "/api/datasets/garden/shapes/revision/main", _) => {
+                let list: Vec<_> = files.keys().map(|name| format!(r#"{{"rfilename": "{name}"}}"#)).collect();
+                let body = format!(r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#, list.join(","));
+                respond("200 OK", "", &body)
+            }
+            (true, _, Some((name, _))) if file.is_some() && name.ends_with(".png") => {
+                let more = format!(
+                    "Location: /storage/{name}\r\nX-Linked-Etag: \"{name}\"\r\nX-Repo-Commit: {COMMIT}\r\n"
+                );
+                respond(
+                    "302 Found",
+                    &more.replace(&format!("\"{name}\""), &format!("\"e-{}\"", name.len())),
+                    "",
+                )
+            }
+            (true, _, Some((name, body))) => {
+                let start = headers.split("range: bytes=").nth(1).and_then(|range| range.split('-').next());
+                let start: usize = start.and_then(|start| start.parse().ok()).unwrap_or(0);
+                let end = if headers.contains("range: bytes=0-0\n") { 1 } else { body.len() };
+                let more = format!(
+                    "ETag: \"e{}\"\r\nX-Repo-Commit: {COMMIT}\r\nContent-Range: bytes {start}-{}/{}\r\n",
+                    name.bytes().map(u32::from).sum::<u32>(),
+                    end - 1,
+                    body.len()
+                );
+                respond("206 Partial Content", &more, &body[start..end])
+            }
+            _ => respond("404 Not Found", "", "gone"),
+        };
+        text.into_bytes()
+    }
+
+    const FILES: [(&str, &str); 4] = [
+        ("data/train-00000.jsonl", "{\"text\": \"one\", \"image\": \"one.png\", \"response\": \"1\"}\n"),
+        ("data/test-00000.jsonl", "{\"text\": \"held out\", \"response\": \"0\"}\n"),
+        ("data/one.png", "picture"),
+        ("README.md", "# Shapes"),
+    ];
+
+    fn first_row(found: Found) -> (String, Vec<u8>) {
+        let dataset = Dataset::from_files(found, &DatasetOptions::default(), &()).unwrap();
+        assert_eq!(dataset.rows(), 1);
+        let mut reader = RowReader::new(Arc::new(dataset));
+        let row = reader.read(0).unwrap();
+        let image = row.conversation.images().next().expect("an image");
+        (
+            format!("{:?}", row.conversation.turns[0].parts[1]),
+            reader.image_bytes(0, image).unwrap().into_owned(),
+        )
+    }
+
+    #[test]
+    fn downloads_the_training_files_once_with_their_images() {
+        let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
+        let client = hub.client(cache.path(), None, false);
+        let expected = ("Text(\"one\")".to_owned(), b"picture".to_vec());
+        assert_eq!(first_row(client.find("garden/shapes", &()).unwrap()), expected);
+        let requests = hub.requests();
+        assert_eq!(first_row(client.find("garden/shapes", &()).unwrap()), expected);
+        assert_eq!(hub.requests(), requests + 1, "the second time only the list is asked for");
+    }
+
+    #[test]
+    fn offline_reads_the_cache_and_asks_nobody() {
+        let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
+        let offline = hub.client(cache.path(), None, true);
+        let error = offline.find("garden/shapes", &()).err().expect("nothing cached yet").to_string();
+        assert!(error.contains("garden/shapes") && error.contains("HF_HUB_OFFLINE"), "{error}");
+        assert_eq!(hub.requests(), 0);
+        let online = first_row(hub.client(cache.path(), None, false).find("garden/shapes", &()).unwrap());
+        let requests = hub.requests();
+        assert_eq!(first_row(offline.find("garden/shapes", &()).unwrap()), online);
+        assert_eq!(hub.requests(), requests);
+    }
+
+    #[test]
+    fn a_private_dataset_needs_its_token() {
+        let (hub, cache) = (TestHub::start(&FILES, Some("secret")), tempfile::tempdir().unwrap());
+        let error =
+            hub.client(cache.path(), None, false).find("garden/shapes", &()).err().unwrap().to_string();
+        assert!(error.contains("HF_TOKEN"), "{error}");
+        first_row(hub.client(cache.path(), Some("secret"), false).find("garden/shapes", &()).unwrap());
+    }
+
+    #[test]
+    fn says_that_there_is_no_such_dataset() {
+        let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
+        let error = hub.client(cache.path(), None, false).find("garden/gone", &()).err().unwrap().to_string();
+        assert!(error.contains("garden/gone") && error.contains("no such dataset"), "{error}");
+    }
+
+    #[test]
+    fn a_name_from_the_server_never_leaves_the_cache() {
+        for name in ["../../evil.jsonl", "/evil.jsonl", "a/../../evil.jsonl"] {
+            let (hub, cache) = (TestHub::start(&[(name, "{}")], None), tempfile::tempdir().unwrap());
+            let error =
+                hub.client(cache.path(), None, false).find("garden/shapes", &()).err().unwrap().to_string();
+            assert!(error.contains("outside the dataset"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tells_ids_from_paths() {
+        for id in ["garden/shapes", "garden/shapes-v1.0@main"] {
+            assert!(is_id(id), "{id}");
+        }
+        for path in ["shapes", "./shapes", "a/b/c", "/a/b", "data/train.jsonl", "../shapes", "a/"] {
+            assert!(!is_id(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn picks_the_training_split_where_names_tell() {
+        let pick = |names: &[&str]| training_files(names.iter().map(PathBuf::from).collect()).len();
+        assert_eq!(pick(&["data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"]), 2);
+        assert_eq!(pick(&["a.jsonl", "validation.jsonl"]), 1);
+        assert_eq!(pick(&["constraint.jsonl", "latest.jsonl"]), 2);
+        assert_eq!(pick(&["test.jsonl"]), 1);
+    }
+}

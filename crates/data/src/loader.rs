@@ -1,0 +1,432 @@
+//! Batches of a dataset, epoch after epoch, in memory that does not grow.
+//!
+//! In come a [`Recipe`] and a place to start from; out come [`Batch`]es, prepared ahead by threads. Which rows a batch
+//! has depends on the seed and the place alone, not on the number of threads: each batch is full, rows that are left
+//! out or skipped are counted and replaced by the next in order, and an epoch ends with what is left.
+
+use crate::{
+    batch::{Batch, Sample},
+    error::{BadRow, DataError},
+    prefetch::{Prefetch, Weight},
+    prepare::{LeftOut, Prepared, Preparer, Recipe},
+    row::RowId,
+    shuffle::Order,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How many bad rows are named in the summary; all are counted.
+const NAMED_BAD_ROWS: usize = 20;
+
+/// A place between two rows of a run: what a checkpoint saves and a run resumes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Position {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// Rows of the epoch's order that are behind.
+    pub row: u64,
+}
+
+/// What is done about a bad row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum OnBadRow {
+    /// The run stops and names it.
+    Fail,
+    /// It is counted and skipped, up to this share of an epoch's rows, 0 to 1.
+    Skip {
+        /// The share beyond which the run stops.
+        max_share: f64,
+    },
+}
+
+/// What is done about a row that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLongRow {
+    /// It is counted and left out.
+    Drop,
+    /// The run stops and names it.
+    Fail,
+}
+
+/// How rows become batches.
+#[derive(Debug, Clone)]
+pub struct LoaderOptions {
+    /// Rows in a batch.
+    pub batch_size: usize,
+    /// The seed of the order; rows come as they are written where there is none.
+    pub shuffle: Option<u64>,
+    /// Epochs to go through, counted from the first.
+    pub epochs: u64,
+    /// Where to begin.
+    pub start: Position,
+    /// Threads that prepare rows.
+    pub workers: usize,
+    /// Bytes of prepared rows that may wait.
+    pub prefetch_bytes: u64,
+    /// What is done about bad rows.
+    pub on_bad_row: OnBadRow,
+    /// What is done about rows that are too long.
+    pub on_long_row: OnLongRow,
+}
+
+impl Default for LoaderOptions {
+    /// Two threads keep ahead of any CPU trainer; 32 MB are ten photos of 1280 tokens, or thousands of texts.
+    fn default() -> Self {
+        Self {
+            batch_size: 1,
+            shuffle: Some(0),
+            epochs: 1,
+            start: Position::default(),
+            workers: 2,
+            prefetch_bytes: 32_000_000,
+            on_bad_row: OnBadRow::Fail,
+            on_long_row: OnLongRow::Drop,
+        }
+    }
+}
+
+/// What became of the rows so far, over all epochs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Rows that went into batches.
+    pub used: u64,
+    /// Rows that were too long.
+    pub too_long: u64,
+    /// Rows without anything to learn.
+    pub no_label: u64,
+    /// Rows that were bad.
+    pub bad: u64,
+    /// The first bad rows, with their reasons.
+    pub bad_rows: Vec<String>,
+}
+
+/// What a thread makes of a row.
+enum Outcome {
+    Ready(Sample),
+    LeftOut(RowId, LeftOut),
+    Bad(RowId, BadRow),
+    Failed(DataError),
+}
+
+impl Weight for Outcome {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Ready(sample) => (sample.patches.capacity() + sample.encoded.ids.capacity() * 5) as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// Patch buffers that wait to be filled again.
+type Pool = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Makes batches.
+pub struct Loader {
+    prefetch: Prefetch<Outcome>,
+    rows: u64,
+    options: LoaderOptions,
+    position: Position,
+    tally: Tally,
+    /// Of the current epoch: bad rows, and whether any row was used.
+    bad_in_epoch: u64,
+    used_in_epoch: bool,
+    pool: Pool,
+    spare: Option<Batch>,
+    finished: bool,
+}
+
+impl Loader {
+    /// Starts the threads.
+    pub fn start(recipe: Arc<Recipe>, options: LoaderOptions) -> Result<Self, DataError> {
+        let pool = Pool::default();
+        let preparer = |_| {
+            let (mut preparer, pool) = (Preparer::new(recipe.clone()), pool.clone());
+            move |row| {
+                let buffer = lock(&pool).pop().unwrap_or_default();
+                match preparer.prepare(row, buffer) {
+                    Ok(Prepared::Ready(sample)) => Outcome::Ready(sample),
+                    Ok(Prepared::LeftOut(id, why)) => Outcome::LeftOut(id, why),
+                    Err(DataError::Row { row, reason }) => Outcome::Bad(row, reason),
+                    Err(error) => Outcome::Failed(error),
+                }
+            }
+        };
+        let workers = (0..options.workers.max(1)).map(preparer).collect();
+        Self::with_workers(recipe.dataset.rows(), workers, options, pool.clone())
+    }
+
+    fn with_workers<W>(
+        rows: u64,
+        workers: Vec<W>,
+        options: LoaderOptions,
+        pool: Pool,
+    ) -> Result<Self, DataError>
+    where
+        W: FnMut(u64) -> Outcome + Send + 'static,
+    {
+        let start = options.start;
+        if rows == 0 {
+            return Err(DataError::NoRows);
+        }
+        if start.row > rows {
+            return Err(DataError::BadPosition { row: start.row, rows });
+        }
+        let shuffle = options.shuffle;
+        let order = move |epoch| match shuffle {
+            Some(seed) => Order::shuffled(rows, seed, epoch),
+            None => Order::sequential(rows),
+        };
+        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an epoch.
+        let placed = |mut worker: W| {
+            let mut current = (0, order(0));
+            move |piece: u64| {
+                let epoch = piece / rows;
+                if current.0 != epoch {
+                    current = (epoch, order(epoch));
+                }
+                // A place inside the epoch always has a row.
+                worker(current.1.row(piece % rows).unwrap_or_default())
+            }
+        };
+        let workers = workers.into_iter().map(placed).collect();
+        let first = start.epoch.saturating_mul(rows).saturating_add(start.row);
+        let end = options.epochs.saturating_mul(rows);
+        let prefetch = Prefetch::start(workers, options.prefetch_bytes, first, end);
+        let position = if start.row == rows { Position { epoch: start.epoch + 1, row: 0 } } else { start };
+        Ok(Self {
+            prefetch,
+            rows,
+            options,
+            position,
+            tally: Tally::default(),
+            bad_in_epoch: 0,
+            // The rows before the start were used by the run that is resumed.
+            used_in_epoch: position.row > 0,
+            pool,
+            spare: None,
+            finished: false,
+        })
+    }
+
+    /// The next batch; `None` after the last epoch.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, DataError> {
+        if self.finished {
+            return Ok(None);
+        }
+        let batch = self.fill();
+        // After an error there is nothing to go on with: asking again must not skip the row that failed.
+        self.finished = !matches!(batch, Ok(Some(_)));
+        batch
+    }
+
+    fn fill(&mut self) -> Result<Option<Batch>, DataError> {
+        let mut batch = self.spare.take().unwrap_or_default();
+        batch.clear();
+        while batch.len() < self.options.batch_size.max(1) {
+            let Some(outcome) = self.prefetch.take_next().map_err(|_| DataError::Worker)? else { break };
+            self.take(outcome, &mut batch)?;
+            if self.advance()? && !batch.is_empty() {
+                break;
+            }
+        }
+        batch.end = self.position;
+        Ok(if batch.is_empty() { None } else { Some(batch) })
+    }
+
+    /// Gives the buffers of a batch back, to be filled again.
+    pub fn recycle(&mut self, batch: Batch) {
+        self.spare = Some(batch);
+    }
+
+    /// What became of the rows so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn take(&mut self, outcome: Outcome, batch: &mut Batch) -> Result<(), DataError> {
+        match outcome {
+            Outcome::Ready(mut sample) => {
+                batch.push(&sample);
+                self.tally.used += 1;
+                self.used_in_epoch = true;
+                sample.patches.clear();
+                lock(&self.pool).push(sample.patches);
+            }
+            Outcome::LeftOut(_, LeftOut::NoLabel) => self.tally.no_label += 1,
+            Outcome::LeftOut(row, why @ LeftOut::TooLong { .. }) => match self.options.on_long_row {
+                OnLongRow::Drop => self.tally.too_long += 1,
+                OnLongRow::Fail => return Err(DataError::Row { row, reason: BadRow::LeftOut(why) }),
+            },
+            Outcome::Bad(row, reason) => self.bad_row(row, reason)?,
+            Outcome::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn bad_row(&mut self, row: RowId, reason: BadRow) -> Result<(), DataError> {
+        let OnBadRow::Skip { max_share } = self.options.on_bad_row else {
+            return Err(DataError::Row { row, reason });
+        };
+        self.tally.bad += 1;
+        self.bad_in_epoch += 1;
+        let message = format!("{row}: {reason}");
+        if self.bad_in_epoch as f64 > max_share * self.rows as f64 {
+            return Err(DataError::TooManyBadRows {
+                bad: self.bad_in_epoch,
+                rows: self.rows,
+                max_share,
+                last: message,
+            });
+        }
+        if self.tally.bad_rows.len() < NAMED_BAD_ROWS && !self.tally.bad_rows.contains(&message) {
+            self.tally.bad_rows.push(message);
+        }
+        Ok(())
+    }
+
+    /// Goes one row on; true at the end of an epoch.
+    fn advance(&mut self) -> Result<bool, DataError> {
+        self.position.row += 1;
+        if self.position.row < self.rows {
+            return Ok(false);
+        }
+        if !self.used_in_epoch {
+            return Err(DataError::NoUsableRows { tally: self.tally.to_string() });
+        }
+        self.position = Position { epoch: self.position.epoch + 1, row: 0 };
+        self.bad_in_epoch = 0;
+        self.used_in_epoch = false;
+        Ok(true)
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { used, too_long, no_label, bad, .. } = self;
+        write!(f, "{used} rows used, {too_long} too long, {no_label} without a label, {bad} bad")
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::Encoded;
+
+    const ROWS: u64 = 23;
+
+    /// Rows of one token; every fifth is without a label, the rows in `bad` are bad.
+    fn loader(options: LoaderOptions, bad: &'static [u64]) -> Result<Loader, DataError> {
+        let pool = Pool::default();
+        let worker = move |row: u64| {
+            let id = RowId { file: std::path::Path::new("a.jsonl").into(), number: row + 1 };
+            if bad.contains(&row) {
+                return Outcome::Bad(id, BadRow::Empty);
+            }
+            if row % 5 == 4 {
+                return Outcome::LeftOut(id, LeftOut::NoLabel);
+            }
+            let encoded = Encoded { ids: vec![row as u32], trained: vec![true], images: vec![] };
+            Outcome::Ready(Sample { row, encoded, ..Sample::default() })
+        };
+        let workers = vec![worker; options.workers];
+        Loader::with_workers(ROWS, workers, options, pool)
+    }
+
+    fn batches(mut loader: Loader) -> Vec<Batch> {
+        std::iter::from_fn(|| loader.next_batch().unwrap()).collect()
+    }
+
+    fn options() -> LoaderOptions {
+        LoaderOptions { batch_size: 4, epochs: 3, shuffle: Some(1), ..LoaderOptions::default() }
+    }
+
+    #[test]
+    fn batches_do_not_depend_on_threads_or_prefetch() {
+        let expected = batches(loader(options(), &[]).unwrap());
+        for (workers, prefetch_bytes) in [(1, 0), (2, 100), (7, 1 << 20)] {
+            let options = LoaderOptions { workers, prefetch_bytes, ..options() };
+            assert_eq!(batches(loader(options, &[]).unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn an_epoch_has_every_usable_row_once_in_full_batches_and_a_rest() {
+        let all = batches(loader(options(), &[]).unwrap());
+        // 19 of 23 rows have a label: four batches of 4 and one of 3 an epoch.
+        let lengths: Vec<_> = all.iter().map(Batch::len).collect();
+        assert_eq!(lengths, [4, 4, 4, 4, 3].repeat(3));
+        let epochs: Vec<Vec<u64>> =
+            all.chunks(5).map(|epoch| epoch.iter().flat_map(|b| b.rows.clone()).collect()).collect();
+        assert_ne!(epochs[0], epochs[1], "each epoch has its own order");
+        for mut epoch in epochs {
+            epoch.sort_unstable();
+            assert_eq!(epoch, (0..ROWS).filter(|row| row % 5 != 4).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn resuming_after_any_batch_gives_the_batches_that_were_left() {
+        let all = batches(loader(options(), &[]).unwrap());
+        for (done, batch) in all.iter().enumerate() {
+            let start: Position = serde_json::from_str(&serde_json::to_string(&batch.end).unwrap()).unwrap();
+            let rest = batches(loader(LoaderOptions { start, ..options() }, &[]).unwrap());
+            assert_eq!(rest, all[done + 1..], "after batch {done}");
+        }
+    }
+
+    #[test]
+    fn a_bad_row_stops_the_run_and_is_named() {
+        let mut loader = loader(LoaderOptions { shuffle: None, ..options() }, &[6]).unwrap();
+        assert_eq!(loader.next_batch().unwrap().unwrap().rows, [0, 1, 2, 3]);
+        let error = loader.next_batch().unwrap_err().to_string();
+        assert_eq!(error, "a.jsonl, row 7: the conversation has no turns");
+        assert_eq!(loader.next_batch().unwrap(), None, "and nothing comes after it");
+    }
+
+    #[test]
+    fn bad_rows_are_skipped_up_to_their_share_of_an_epoch() {
+        let skip = |max_share| LoaderOptions { on_bad_row: OnBadRow::Skip { max_share }, ..options() };
+        let mut fine = loader(skip(0.1), &[6, 7]).unwrap();
+        let mut used = 0;
+        while let Some(batch) = fine.next_batch().unwrap() {
+            assert!(!batch.rows.contains(&6), "skipped and not replaced by anything else");
+            used += batch.len();
+            fine.recycle(batch);
+        }
+        assert_eq!(used as u64, 3 * 17);
+        let Tally { bad, no_label, bad_rows, .. } = fine.tally().clone();
+        assert_eq!((bad, no_label, bad_rows.len()), (6, 12, 2), "counted each time, named once");
+
+        let mut too_many = loader(skip(0.05), &[6, 7]).unwrap();
+        let error =
+            std::iter::repeat_with(|| too_many.next_batch()).find_map(Result::err).unwrap().to_string();
+        assert!(error.contains("2 of 23 rows") && error.contains("5%"), "{error}");
+    }
+
+    #[test]
+    fn long_rows_are_dropped_or_stop_the_run() {
+        let long = |row: u64| {
+            let id = RowId { file: std::path::Path::new("a.jsonl").into(), number: row + 1 };
+            Outcome::LeftOut(id, LeftOut::TooLong { tokens: 9, limit: 8 })
+        };
+        let start = |on_long_row| {
+            let options = LoaderOptions { on_long_row, shuffle: None, ..options() };
+            Loader::with_workers(ROWS, vec![long; 2], options, Pool::default()).unwrap()
+        };
+        let error = start(OnLongRow::Fail).next_batch().unwrap_err().to_string();
+        assert!(error.contains("row 1: 9 tokens, more than the 8"), "{error}");
+        let mut none_left = start(OnLongRow::Drop);
+        let error = none_left.next_batch().unwrap_err().to_string();
+        assert!(error.contains("23 too long"), "an epoch without rows must not go on for ever: {error}");
+    }
+
+    #[test]
+    fn a_position_of_another_dataset_is_refused() {
+        let start = Position { epoch: 0, row: ROWS + 1 };
+        assert!(loader(LoaderOptions { start, ..options() }, &[]).is_err());
+    }
+}

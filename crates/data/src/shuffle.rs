@@ -1,0 +1,121 @@
+//! A seeded order of rows per epoch that needs no list of them.
+//!
+//! In come a seed, an epoch and a number of rows; out goes, for each place in the epoch, the row that is read there.
+//! The order is a permutation computed row by row (a Feistel network walked until it lands inside the range), so its
+//! memory is the same for ten rows and for ten million.
+
+/// Rounds of the network. Four give a pseudo-random permutation by theory (Luby and Rackoff); two more cost nothing
+/// beside reading a row, and make short ranges look random too.
+const ROUNDS: usize = 6;
+
+/// The order of one epoch.
+#[derive(Debug, Clone)]
+pub struct Order {
+    rows: u64,
+    keys: Option<[u64; ROUNDS]>,
+    half_bits: u32,
+}
+
+impl Order {
+    /// The rows as they are written.
+    pub fn sequential(rows: u64) -> Self {
+        Self { rows, keys: None, half_bits: 0 }
+    }
+
+    /// The rows in an order that the seed and the epoch decide.
+    pub fn shuffled(rows: u64, seed: u64, epoch: u64) -> Self {
+        let mut state = mix(seed ^ mix(epoch));
+        let keys = std::array::from_fn(|_| {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            mix(state)
+        });
+        let bits = u64::BITS - rows.saturating_sub(1).leading_zeros();
+        Self { rows, keys: Some(keys), half_bits: bits.div_ceil(2).max(1) }
+    }
+
+    /// The row at a place of the epoch; `None` past its end.
+    pub fn row(&self, place: u64) -> Option<u64> {
+        if place >= self.rows {
+            return None;
+        }
+        let Some(keys) = &self.keys else { return Some(place) };
+        // The network permutes a square range of up to four times the rows: walking its cycle from inside the rows
+        // comes back inside after at most a few steps, and each row is reached from one place only.
+        let mut value = place;
+        loop {
+            value = self.permute(keys, value);
+            if value < self.rows {
+                return Some(value);
+            }
+        }
+    }
+
+    fn permute(&self, keys: &[u64; ROUNDS], value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in keys {
+            (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+}
+
+/// The finaliser of SplitMix64: every bit of the input moves half of the output's.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(order: &Order) -> Vec<u64> {
+        (0..order.rows).filter_map(|place| order.row(place)).collect()
+    }
+
+    #[test]
+    fn every_row_comes_once() {
+        for rows in (0..70).chain([255, 256, 257, 663, 4095, 10_000]) {
+            for epoch in 0..3 {
+                let order = Order::shuffled(rows, 7, epoch);
+                let mut seen = places(&order);
+                seen.sort_unstable();
+                assert_eq!(seen, (0..rows).collect::<Vec<_>>(), "{rows} rows, epoch {epoch}");
+                assert_eq!(order.row(rows), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_depends_on_seed_and_epoch_alone() {
+        let order = |seed, epoch| places(&Order::shuffled(100, seed, epoch));
+        assert_eq!(order(1, 0), order(1, 0));
+        assert_ne!(order(1, 0), order(2, 0));
+        assert_ne!(order(1, 0), order(1, 1));
+        assert_eq!(places(&Order::sequential(4)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_row_comes_at_every_place_about_equally_often() {
+        const ROWS: u64 = 10;
+        const SEEDS: u64 = 10_000;
+        let mut counts = [[0u32; ROWS as usize]; ROWS as usize];
+        for seed in 0..SEEDS {
+            for (place, row) in places(&Order::shuffled(ROWS, seed, 0)).into_iter().enumerate() {
+                counts[place][row as usize] += 1;
+            }
+        }
+        // 1000 expected each; five standard deviations are 150.
+        let all = counts.as_flattened();
+        assert!(all.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_largest_range_is_permuted_too() {
+        let order = Order::shuffled(u64::MAX, 1, 0);
+        let rows: std::collections::HashSet<_> = (0..1000).map(|place| order.row(place)).collect();
+        assert_eq!(rows.len(), 1000);
+    }
+}

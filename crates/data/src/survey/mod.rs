@@ -1,0 +1,352 @@
+//! What a dataset holds, and what training will make of it, before anything is trained.
+//!
+//! In come a dataset, a processor and, where there is one, a checkpoint's tokenizer; out goes a [`Survey`]: shapes,
+//! sizes, token lengths, what is left out and why, what a batch costs. Every image is decoded, so that a row that is
+//! bad in training is bad here; memory is bounded by the number of different sizes, not of rows.
+
+mod report;
+
+pub use report::Report;
+
+use crate::{
+    dataset::{Dataset, Row, RowReader},
+    error::{BadRow, DataError},
+    image::{self, DecodeLimits},
+    prefetch::{Prefetch, Weight},
+    prepare::{self, LeftOut},
+    processor::{Grid, Processor},
+    progress::{Progress, Unit},
+    shape::Shape,
+    text::{Encoder, TrainOn},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+/// Bad rows that are named; all are counted.
+const NAMED_BAD_ROWS: usize = 100;
+/// Different image sizes that are kept apart; what comes beyond is counted with the last.
+const MAX_SIZES: usize = 10_000;
+
+/// How a dataset is looked at.
+pub struct SurveyOptions {
+    /// What will be done to images.
+    pub processor: Processor,
+    /// What an image may ask for.
+    pub limits: DecodeLimits,
+    /// What will be done to text, where a checkpoint is given.
+    pub encoder: Option<Encoder>,
+    /// Which tokens will be learned.
+    pub train_on: TrainOn,
+    /// The most tokens that a row may have.
+    pub max_tokens: Option<usize>,
+    /// Threads.
+    pub workers: usize,
+}
+
+/// What a dataset holds.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// Rows in all.
+    pub rows: u64,
+    /// How often each shape was seen.
+    pub shapes: BTreeMap<Shape, u64>,
+    /// Images in all good rows.
+    pub images: u64,
+    /// Their encoded bytes.
+    pub image_bytes: u64,
+    /// Each size that images have, what it is resized to, and how many have it.
+    pub sizes: Vec<SizeClass>,
+    /// Tokens of all good rows, where a tokenizer was given.
+    pub tokens: Option<Lengths>,
+    /// Tokens of rows that are used.
+    pub used_tokens: Lengths,
+    /// Tokens that are learned, in rows that are used.
+    pub label_tokens: Lengths,
+    /// Image tokens of rows that are used.
+    pub image_tokens: Lengths,
+    /// Patches of rows that are used.
+    pub patches: Lengths,
+    /// Rows that are too long.
+    pub too_long: u64,
+    /// Rows without anything to learn.
+    pub no_label: u64,
+    /// Bad rows.
+    pub bad: u64,
+    /// The first bad rows, with their reasons.
+    pub bad_rows: Vec<String>,
+}
+
+/// Images of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeClass {
+    /// Upright width and height.
+    pub size: (u32, u32),
+    /// Width and height after resizing.
+    pub resized: (u32, u32),
+    /// Tokens each takes.
+    pub tokens: usize,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// How often each length occurs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lengths(BTreeMap<usize, u64>);
+
+impl Lengths {
+    /// Counts a length.
+    pub fn add(&mut self, length: usize) {
+        *self.0.entry(length).or_default() += 1;
+    }
+
+    /// How many lengths were counted.
+    pub fn count(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The sum of all.
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(length, count)| *length as u64 * count).sum()
+    }
+
+    /// The mean of all.
+    pub fn mean(&self) -> f64 {
+        self.total() as f64 / self.count().max(1) as f64
+    }
+
+    /// The longest.
+    pub fn max(&self) -> usize {
+        self.0.last_key_value().map_or(0, |(length, _)| *length)
+    }
+
+    /// The length that a share of the rows does not exceed.
+    pub fn quantile(&self, share: f64) -> usize {
+        let wanted = (share * self.count() as f64).ceil() as u64;
+        let mut seen = 0;
+        let reached = self.0.iter().find(|(_, count)| {
+            seen += **count;
+            seen >= wanted
+        });
+        reached.map_or(0, |(length, _)| *length)
+    }
+
+    /// The sum of the `n` longest: what the heaviest batch of `n` rows can have.
+    pub fn longest(&self, n: u64) -> u64 {
+        let (mut left, mut sum) = (n, 0);
+        for (length, count) in self.0.iter().rev() {
+            let taken = left.min(*count);
+            sum += taken * *length as u64;
+            left -= taken;
+        }
+        sum
+    }
+
+    /// Counts by ranges of equal width, at most `bars` of them: (from, to, count).
+    pub fn histogram(&self, bars: usize) -> Vec<(usize, usize, u64)> {
+        let Some((min, _)) = self.0.first_key_value() else { return Vec::new() };
+        let width = nice_width((self.max() - min) / bars.max(1) + 1);
+        let first = min / width;
+        let mut counts = vec![0; self.max() / width - first + 1];
+        for (length, count) in &self.0 {
+            counts[length / width - first] += count;
+        }
+        let bar = |(i, count)| ((first + i) * width, (first + i + 1) * width - 1, count);
+        counts.into_iter().enumerate().map(bar).collect()
+    }
+}
+
+/// The next of 1, 2, 5, 10, 20, 50, ... that is not smaller.
+fn nice_width(width: usize) -> usize {
+    let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(10));
+    let candidates = powers.flat_map(|power| [1, 2, 5].map(|digit| power.saturating_mul(digit)));
+    candidates.take(40).find(|candidate| *candidate >= width).unwrap_or(width)
+}
+
+/// What one row holds.
+struct Facts {
+    shape: Shape,
+    images: Vec<ImageFacts>,
+    /// All tokens and those that are learned, where there is a tokenizer.
+    tokens: Option<(usize, usize)>,
+    left_out: Option<LeftOut>,
+}
+
+struct ImageFacts {
+    size: (u32, u32),
+    grid: Grid,
+    bytes: u64,
+}
+
+impl Weight for Result<Facts, DataError> {
+    fn bytes(&self) -> u64 {
+        1
+    }
+}
+
+/// Looks at every row.
+pub fn survey(
+    dataset: &Arc<Dataset>,
+    options: SurveyOptions,
+    progress: &dyn Progress,
+) -> Result<Survey, DataError> {
+    let options = Arc::new(options);
+    let examiner = |_| {
+        let mut examiner = Examiner {
+            reader: RowReader::new(dataset.clone()),
+            decoder: image::Decoder::default(),
+            options: options.clone(),
+        };
+        move |row| examiner.examine(row)
+    };
+    let workers = (0..options.workers.max(1)).map(examiner).collect();
+    // Facts are small: a thousand of them may wait.
+    let mut facts = Prefetch::start(workers, 1000, 0, dataset.rows());
+    let mut tables = Tables::new(&options);
+    progress.begin("Reading rows", Unit::Rows, dataset.rows());
+    while let Some(facts) = facts.take_next().map_err(|_| DataError::Worker)? {
+        tables.add(facts)?;
+        progress.advance(1);
+    }
+    progress.end();
+    Ok(tables.finish())
+}
+
+struct Examiner {
+    reader: RowReader,
+    decoder: image::Decoder,
+    options: Arc<SurveyOptions>,
+}
+
+impl Examiner {
+    fn examine(&mut self, row: u64) -> Result<Facts, DataError> {
+        let read = self.reader.read(row)?;
+        let bad = |reason| DataError::Row { row: read.id.clone(), reason };
+        let images = self.images(row, &read)?;
+        let SurveyOptions { processor, encoder, train_on, max_tokens, .. } = &*self.options;
+        let Some(encoder) = encoder else {
+            return Ok(Facts { shape: read.shape, images, tokens: None, left_out: None });
+        };
+        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
+        let encoded =
+            prepare::encode(encoder, processor, &read.conversation, &grids, *train_on).map_err(bad)?;
+        let learned = encoded.trained.iter().skip(1).filter(|trained| **trained).count();
+        let left_out = prepare::left_out(&encoded, *max_tokens);
+        Ok(Facts { shape: read.shape, images, tokens: Some((encoded.ids.len(), learned)), left_out })
+    }
+
+    fn images(&mut self, number: u64, row: &Row) -> Result<Vec<ImageFacts>, DataError> {
+        let mut facts = Vec::new();
+        for (image, source) in row.conversation.images().enumerate() {
+            let bytes = self.reader.image_bytes(number, source)?;
+            let decoded = self.decoder.decode(&bytes, self.options.limits);
+            let seen = decoded.and_then(|pixels| {
+                let size = (pixels.width, pixels.height);
+                Ok((size, self.options.processor.config().grid(size.0, size.1)?))
+            });
+            let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::image(image, error) };
+            let (size, grid) = seen.map_err(bad)?;
+            facts.push(ImageFacts { size, grid, bytes: bytes.len() as u64 });
+        }
+        Ok(facts)
+    }
+}
+
+/// The survey while it is made.
+struct Tables {
+    survey: Survey,
+    sizes: HashMap<(u32, u32), (Grid, u64)>,
+    patch_size: u32,
+    merge_size: u32,
+}
+
+impl Tables {
+    fn new(options: &SurveyOptions) -> Self {
+        let config = options.processor.config();
+        let tokens = options.encoder.is_some().then(Lengths::default);
+        let survey = Survey { tokens, ..Survey::default() };
+        Self { survey, sizes: HashMap::new(), patch_size: config.patch_size, merge_size: config.merge_size }
+    }
+
+    fn add(&mut self, facts: Result<Facts, DataError>) -> Result<(), DataError> {
+        let survey = &mut self.survey;
+        survey.rows += 1;
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(error @ DataError::Row { .. }) => {
+                survey.bad += 1;
+                if survey.bad_rows.len() < NAMED_BAD_ROWS {
+                    survey.bad_rows.push(error.to_string());
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        *survey.shapes.entry(facts.shape).or_default() += 1;
+        survey.images += facts.images.len() as u64;
+        survey.image_bytes += facts.images.iter().map(|image| image.bytes).sum::<u64>();
+        match facts.left_out {
+            Some(LeftOut::TooLong { .. }) => survey.too_long += 1,
+            Some(LeftOut::NoLabel) => survey.no_label += 1,
+            None => {
+                let grids = facts.images.iter().map(|image| image.grid);
+                survey.image_tokens.add(grids.clone().map(|grid| grid.tokens(self.merge_size)).sum());
+                survey.patches.add(grids.map(Grid::patches).sum());
+            }
+        }
+        if let (Some((tokens, learned)), Some(lengths)) = (facts.tokens, &mut survey.tokens) {
+            lengths.add(tokens);
+            if facts.left_out.is_none() {
+                survey.used_tokens.add(tokens);
+                survey.label_tokens.add(learned);
+            }
+        }
+        for image in facts.images {
+            if self.sizes.len() < MAX_SIZES || self.sizes.contains_key(&image.size) {
+                self.sizes.entry(image.size).or_insert((image.grid, 0)).1 += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Survey {
+        let class = |(size, (grid, count)): ((u32, u32), (Grid, u64))| SizeClass {
+            size,
+            resized: (grid.columns * self.patch_size, grid.rows * self.patch_size),
+            tokens: grid.tokens(self.merge_size),
+            count,
+        };
+        let mut sizes: Vec<_> = self.sizes.into_iter().map(class).collect();
+        sizes.sort_unstable_by_key(|class| (std::cmp::Reverse(class.count), class.size));
+        Survey { sizes, ..self.survey }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(values: &[usize]) -> Lengths {
+        let mut lengths = Lengths::default();
+        values.iter().for_each(|value| lengths.add(*value));
+        lengths
+    }
+
+    #[test]
+    fn lengths_know_their_quantiles_and_their_heaviest_batch() {
+        let lengths = lengths(&[10, 30, 20, 20, 100]);
+        assert_eq!((lengths.count(), lengths.total(), lengths.max()), (5, 180, 100));
+        assert_eq!((lengths.quantile(0.5), lengths.quantile(0.9), lengths.quantile(0.0)), (20, 100, 10));
+        assert_eq!((lengths.longest(1), lengths.longest(3), lengths.longest(9)), (100, 150, 180));
+        assert_eq!(Lengths::default().quantile(0.5), 0);
+    }
+
+    #[test]
+    fn histograms_have_round_bounds_and_lose_nothing() {
+        let lengths = lengths(&[103, 110, 111, 199, 250]);
+        assert_eq!(lengths.histogram(3), [(100, 149, 3), (150, 199, 1), (200, 249, 0), (250, 299, 1)]);
+        assert_eq!(Lengths::default().histogram(5), []);
+        assert_eq!(super::Lengths(BTreeMap::from([(usize::MAX - 1, 1)])).histogram(4).len(), 1);
+    }
+}

@@ -1,0 +1,221 @@
+//! Rows of a Parquet file, by number.
+//!
+//! In comes a file; out goes any of its rows as a [`Value`] that borrows from the decoded page. Reading goes on where
+//! it was when rows are asked for in order; any other row is found by its row group and, inside it, by whole pages
+//! that are passed over unread.
+
+use crate::{error::DataError, index, value::Value};
+use arrow_array::{
+    Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray,
+    cast::AsArray,
+    types::{
+        Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+        UInt32Type, UInt64Type,
+    },
+};
+use arrow_schema::DataType;
+use parquet::arrow::{
+    ProjectionMask,
+    arrow_reader::{
+        ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+        RowSelection, RowSelector,
+    },
+};
+use std::{
+    borrow::Cow,
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+/// The columns that shapes are made of; the others are not read.
+const COLUMNS: [&str; 11] = [
+    "messages",
+    "conversations",
+    "prompt",
+    "completion",
+    "images",
+    "image",
+    "text",
+    "response",
+    "output",
+    "system",
+    "id",
+];
+
+/// An open Parquet file.
+pub struct Table {
+    path: PathBuf,
+    file: File,
+    metadata: ArrowReaderMetadata,
+    columns: ProjectionMask,
+    /// The first row of each row group, and the number of rows.
+    starts: Vec<u64>,
+    cursor: Option<Cursor>,
+}
+
+/// Reading in order: the row that comes next, and the one that came last.
+struct Cursor {
+    reader: ParquetRecordBatchReader,
+    next: u64,
+    batch: Option<RecordBatch>,
+}
+
+impl Table {
+    /// Reads the footer of a file.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let file = File::open(path).map_err(DataError::io(path))?;
+        let broken = |reason: String| DataError::File { path: path.to_owned(), reason };
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata =
+            ArrowReaderMetadata::load(&file, options).map_err(|error| broken(error.to_string()))?;
+        let mut starts = vec![0u64];
+        for group in metadata.metadata().row_groups() {
+            let rows =
+                u64::try_from(group.num_rows()).map_err(|_| broken("a row group of negative size".into()))?;
+            let end = starts.last().and_then(|start| start.checked_add(rows));
+            starts.push(end.ok_or_else(|| broken("more rows than can be counted".into()))?);
+        }
+        let columns = project(&metadata);
+        Ok(Self { path: path.to_owned(), file, metadata, columns, starts, cursor: None })
+    }
+
+    /// The number of rows.
+    pub fn rows(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// A number that changes with the data: the footer says where every column of every row group is.
+    pub fn fingerprint(&self) -> u64 {
+        let numbers = self.metadata.metadata().row_groups().iter().flat_map(|group| {
+            [
+                group.num_rows(),
+                group.total_byte_size(),
+                group.compressed_size(),
+                group.file_offset().unwrap_or(0),
+            ]
+        });
+        index::hash(&numbers.flat_map(i64::to_le_bytes).collect::<Vec<_>>())
+    }
+
+    /// Reads a row; it must be one of [`Table::rows`].
+    pub fn row(&mut self, row: u64) -> Result<Value<'_>, DataError> {
+        let broken = |path: &Path, reason: String| DataError::File { path: path.to_owned(), reason };
+        if self.cursor.as_ref().is_none_or(|cursor| cursor.next != row) {
+            let reader = self.reader_at(row).map_err(|error| broken(&self.path, error.to_string()))?;
+            self.cursor = Some(Cursor { reader, next: row, batch: None });
+        }
+        let missing = || broken(&self.path, format!("row {} is missing", row + 1));
+        let cursor = self.cursor.as_mut().ok_or_else(missing)?;
+        let batch = match cursor.reader.next() {
+            Some(Ok(batch)) if batch.num_rows() == 1 => batch,
+            Some(Err(error)) => {
+                // Where the reader stands now is not known: the next row starts anew.
+                cursor.next = u64::MAX;
+                return Err(broken(&self.path, format!("row {}: {error}", row + 1)));
+            }
+            _ => return Err(missing()),
+        };
+        cursor.next += 1;
+        let batch = cursor.batch.insert(batch);
+        let schema = batch.schema_ref();
+        let fields = schema.fields().iter().zip(batch.columns());
+        let field = |(field, column): (&std::sync::Arc<arrow_schema::Field>, _)| {
+            (Cow::Owned(field.name().clone()), value(column, 0))
+        };
+        Ok(Value::Map(fields.map(field).collect()))
+    }
+
+    /// A reader whose first row is the given one.
+    fn reader_at(&self, row: u64) -> Result<ParquetRecordBatchReader, parquet::errors::ParquetError> {
+        let group = self.starts.partition_point(|start| *start <= row).saturating_sub(1);
+        let start = self.starts.get(group).copied().unwrap_or(0);
+        let (before, after) = ((row - start) as usize, (self.rows() - row) as usize);
+        let file = self.file.try_clone()?;
+        ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+            .with_projection(self.columns.clone())
+            .with_row_groups((group..self.starts.len() - 1).collect())
+            .with_row_selection(RowSelection::from(vec![
+                RowSelector::skip(before),
+                RowSelector::select(after),
+            ]))
+            .with_batch_size(1)
+            .build()
+    }
+}
+
+/// The columns to read: those that shapes know, or all, so that the message about an unknown shape can name them.
+fn project(metadata: &ArrowReaderMetadata) -> ProjectionMask {
+    let fields = metadata.parquet_schema().root_schema().get_fields();
+    let known = |name: &str| COLUMNS.contains(&name);
+    let roots: Vec<_> = (0..fields.len()).filter(|i| known(fields[*i].name())).collect();
+    if roots.is_empty() {
+        ProjectionMask::all()
+    } else {
+        ProjectionMask::roots(metadata.parquet_schema(), roots)
+    }
+}
+
+/// One value of a column.
+fn value(array: &ArrayRef, row: usize) -> Value<'_> {
+    // Numbers in a row are never computed with: a few lost digits do not matter.
+    macro_rules! number {
+        ($kind:ty) => {
+            Value::Number(array.as_primitive::<$kind>().value(row) as f64)
+        };
+    }
+    if array.is_null(row) {
+        return Value::Null;
+    }
+    match array.data_type() {
+        DataType::Utf8 => text(array.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => text(array.as_string::<i64>().value(row)),
+        DataType::Utf8View => text(array.as_string_view().value(row)),
+        DataType::Binary => bytes(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => bytes(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => bytes(array.as_binary_view().value(row)),
+        DataType::FixedSizeBinary(_) => bytes(array.as_fixed_size_binary().value(row)),
+        DataType::Boolean => Value::Bool(array.as_boolean().value(row)),
+        DataType::Struct(_) => fields(array.as_struct(), row),
+        DataType::List(_) => list(array.as_list::<i32>(), row),
+        DataType::LargeList(_) => list(array.as_list::<i64>(), row),
+        DataType::Int8 => number!(Int8Type),
+        DataType::Int16 => number!(Int16Type),
+        DataType::Int32 => number!(Int32Type),
+        DataType::Int64 => number!(Int64Type),
+        DataType::UInt8 => number!(UInt8Type),
+        DataType::UInt16 => number!(UInt16Type),
+        DataType::UInt32 => number!(UInt32Type),
+        DataType::UInt64 => number!(UInt64Type),
+        DataType::Float32 => number!(Float32Type),
+        DataType::Float64 => number!(Float64Type),
+        // No shape has dates, decimals or maps: what is none of ours reads as absent.
+        _ => Value::Null,
+    }
+}
+
+fn text(text: &str) -> Value<'_> {
+    Value::Text(Cow::Borrowed(text))
+}
+
+fn bytes(bytes: &[u8]) -> Value<'_> {
+    Value::Bytes(Cow::Borrowed(bytes))
+}
+
+fn fields(array: &StructArray, row: usize) -> Value<'_> {
+    let columns = array.fields().iter().zip(array.columns());
+    Value::Map(
+        columns.map(|(field, column)| (Cow::Owned(field.name().clone()), value(column, row))).collect(),
+    )
+}
+
+fn list<O: OffsetSizeTrait>(array: &GenericListArray<O>, row: usize) -> Value<'_> {
+    let offsets = array.value_offsets();
+    let span = offsets[row].as_usize()..offsets[row + 1].as_usize();
+    let values = array.values();
+    match values.data_type() {
+        DataType::UInt8 if values.null_count() == 0 => {
+            bytes(&values.as_primitive::<UInt8Type>().values()[span])
+        }
+        _ => Value::List(span.map(|i| value(values, i)).collect()),
+    }
+}

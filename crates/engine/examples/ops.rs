@@ -1,7 +1,8 @@
 //! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and 274 tokens
 //! each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
 use garden_engine::ops::attention::{self, Rows, Saved, Shape};
-use garden_engine::ops::{Write, gelu, norm, rotary, swiglu};
+use garden_engine::ops::{Write, gelu, loss, norm, rotary, swiglu};
+use garden_engine::{StoredAs, Weight};
 use std::time::Instant;
 
 const TOKENS: usize = 548;
@@ -9,6 +10,9 @@ const HIDDEN: usize = 1024;
 const FEED_FORWARD: usize = 5504;
 const VISION_TOKENS: usize = 1152;
 const VISION_HIDDEN: usize = 640;
+
+const VOCABULARY: usize = 151_936;
+const LABELLED: usize = 254;
 
 fn main() {
     elementwise();
@@ -31,6 +35,7 @@ fn main() {
         Shape { heads: 8, kv_heads: 8, head_dim: 80, segments: &windows, causal: false },
     );
     decode(2048);
+    head();
 }
 
 /// Numbers that repeat only after a while.
@@ -40,7 +45,7 @@ fn values(len: usize) -> Vec<f32> {
 
 /// The best of some runs, in seconds.
 fn best(mut run: impl FnMut()) -> f64 {
-    (0..15)
+    (0..9)
         .map(|_| {
             let start = Instant::now();
             run();
@@ -125,4 +130,22 @@ fn decode(keys: usize) {
     let seconds =
         best(|| attention::decode((heads, kv_heads, head_dim), &q, k, v, keys, &mut out, &mut scratch));
     print("decode against 2048 keys", seconds, bytes(cache.len()), "GB/s");
+}
+
+fn head() {
+    let hidden = values(LABELLED * HIDDEN);
+    let labels: Vec<u32> = (0..LABELLED as u32).collect();
+    let mut grad_hidden = vec![0.0; hidden.len()];
+    let mut scratch = vec![0.0; loss::scratch_len(LABELLED, HIDDEN, VOCABULARY)];
+    let weight = values(VOCABULARY * HIDDEN);
+    for stored in [StoredAs::F32, StoredAs::Bf16] {
+        let head = Weight::quantise(VOCABULARY, HIDDEN, &weight, stored).expect("a head of finite values");
+        let seconds = best(|| {
+            let gradients = loss::Gradients { scale: 1.0, hidden: &mut grad_hidden, head: None };
+            loss::run(&head, &hidden, &labels, Some(gradients), &mut scratch)
+                .expect("labels of the vocabulary");
+        });
+        let flops = (4 * LABELLED * HIDDEN * VOCABULARY) as f64;
+        print(&format!("head and loss, {stored:?}"), seconds, flops, "GFLOP/s");
+    }
 }

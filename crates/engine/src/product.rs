@@ -49,6 +49,15 @@ pub enum Right<'a> {
     Dense(Matrix<'a>),
     /// A weight as it is: `rows x cols`.
     Weight(&'a Weight),
+    /// `count` rows of a weight, from `first` on.
+    WeightRows {
+        /// The weight.
+        weight: &'a Weight,
+        /// The first row.
+        first: usize,
+        /// How many.
+        count: usize,
+    },
     /// The transpose of a weight, as a linear layer's forward needs it.
     WeightT(&'a Weight),
 }
@@ -58,6 +67,10 @@ impl Right<'_> {
         match self {
             Self::Dense(matrix) => (matrix.rows, matrix.cols),
             Self::Weight(weight) => (weight.rows(), weight.cols()),
+            Self::WeightRows { weight, first, count } => {
+                assert!(first + count <= weight.rows(), "rows of a weight leave it");
+                (*count, weight.cols())
+            }
             Self::WeightT(weight) => (weight.cols(), weight.rows()),
         }
     }

@@ -70,23 +70,6 @@ pub(super) fn normal(x: f32) -> (f32, f32) {
     (below, bell * INVERSE_ROOT_TWO_PI)
 }
 
-/// The sum of `f(i)` for `i` below `len`, in [`LANES`] lanes that are added up at the end.
-#[inline(always)]
-fn sum_by(len: usize, f: impl Fn(usize) -> f32) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let whole = len / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += f(start + lane);
-        }
-    }
-    let mut total = fold(lanes, |a, b| a + b);
-    for i in whole..len {
-        total += f(i);
-    }
-    total
-}
-
 /// Lanes into one, by halves.
 #[inline(always)]
 fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
@@ -100,20 +83,34 @@ fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `sum of a * b`.
+/// `sum of a * b`, in [`LANES`] lanes that are added up at the end.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let len = a.len();
-    let b = &b[..len];
-    sum_by(len, |i| a[i] * b[i])
+    let (a_chunks, a_rest) = a.as_chunks::<LANES>();
+    let (b_chunks, b_rest) = b[..a.len()].as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for (a, b) in a_chunks.iter().zip(b_chunks) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i];
+        }
+    }
+    a_rest.iter().zip(b_rest).fold(fold(lanes, |a, b| a + b), |sum, (a, b)| sum + a * b)
 }
 
-/// `sum of a * b * c`.
+/// `sum of a * b * c`, likewise.
 #[inline(always)]
 pub(super) fn dot3(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
-    let len = a.len();
-    let (b, c) = (&b[..len], &c[..len]);
-    sum_by(len, |i| a[i] * b[i] * c[i])
+    let (a_chunks, a_rest) = a.as_chunks::<LANES>();
+    let (b_chunks, b_rest) = b[..a.len()].as_chunks::<LANES>();
+    let (c_chunks, c_rest) = c[..a.len()].as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for ((a, b), c) in a_chunks.iter().zip(b_chunks).zip(c_chunks) {
+        for i in 0..LANES {
+            lanes[i] += a[i] * b[i] * c[i];
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).zip(c_rest);
+    rest.fold(fold(lanes, |a, b| a + b), |sum, ((a, b), c)| sum + a * b * c)
 }
 
 /// The largest value; NaN counts as none.

@@ -66,6 +66,10 @@ pub(super) fn right<L: Lanes>(right: &Right<'_>, depth: Span, cols: Span, panel:
             Elements::F32(values) => rows::<L>(values, weight.cols(), depth, cols, panel),
             _ => dequantised_rows::<L>(weight, depth, cols, panel),
         },
+        Right::WeightRows { weight, first, .. } => {
+            let depth = Span { from: first + depth.from, to: first + depth.to };
+            self::right::<L>(&Right::Weight(weight), depth, cols, panel);
+        }
         Right::WeightT(weight) => match weight.elements() {
             Elements::F32(values) => columns_of_rows::<L>(values, weight.cols(), depth, cols, panel),
             _ => dequantised_columns::<L>(weight, depth, cols, panel),

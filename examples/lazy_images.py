@@ -2,8 +2,8 @@
 
 Needs nothing but Python. Try it under watch:
 
-    model-garden memory run --dataset-size 200 --samples-per-step 4 -- python3 examples/lazy_images.py
-    model-garden memory run --dataset-size 200 --samples-per-step 4 -- python3 examples/lazy_images.py --fixed
+    model-garden memory run --interval 100ms --dataset-size 200 --samples-per-step 4 -- python3 examples/lazy_images.py
+    model-garden memory run --interval 100ms --dataset-size 200 --samples-per-step 4 -- python3 examples/lazy_images.py --fixed
 """
 
 import argparse

@@ -6,6 +6,8 @@
 mod completions;
 mod dataset;
 mod exit;
+mod init;
+mod inspect;
 mod memory;
 mod merge;
 mod progress;
@@ -31,6 +33,10 @@ enum Command {
     /// Check, make and convert datasets.
     #[command(subcommand)]
     Dataset(dataset::Command),
+    /// Make a new model with random weights.
+    Init(init::Args),
+    /// Say what a checkpoint, an adapter or a file of tensors is.
+    Inspect(inspect::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
 }
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
         Command::Memory(command) => memory::run(command),
         Command::Merge(args) => merge::run(&args),
         Command::Dataset(command) => dataset::run(command),
+        Command::Init(args) => init::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -8,6 +8,8 @@ pub mod adapter_file;
 pub mod checkpoint;
 pub mod config;
 pub mod files;
+pub mod init;
+pub mod inspect;
 pub mod lora;
 pub mod parameters;
 pub mod positions;

@@ -6,7 +6,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Located, bnb};
 use crate::config::ModelConfig;
-use crate::tensor_file::{Dtype, TensorFileError, finite_as_f32, first_not_finite};
+use crate::tensor_file::{Dtype, TensorEntry, TensorFile, TensorFileError, finite_as_f32, first_not_finite};
 use garden_engine::{Elements, StoredAs, Weight};
 
 /// Bytes read from a file at a time: far more than a disk's block, far less than a tensor.
@@ -320,12 +320,10 @@ impl Loader<'_> {
 
 /// The matrix where it lies in the mapped file, after a look at every value.
 fn shared(found: Located<'_>, [rows, cols]: [usize; 2]) -> Result<Weight, TensorFileError> {
-    let dtype = found.entry.dtype;
-    in_chunks(found, |start, bytes| match first_not_finite(dtype, bytes) {
-        None => Ok(()),
-        Some(index) => Err(found.fault(format!("element {} is NaN or infinite", start + index))),
-    })?;
-    let elements = match dtype {
+    if let Some(index) = first_bad_value(found.file, found.entry)? {
+        return Err(found.fault(format!("element {index} is NaN or infinite")));
+    }
+    let elements = match found.entry.dtype {
         Dtype::BF16 => Elements::Bf16(found.shared()?),
         Dtype::F16 => Elements::F16(found.shared()?),
         _ => Elements::F32(found.shared()?),
@@ -333,9 +331,19 @@ fn shared(found: Located<'_>, [rows, cols]: [usize; 2]) -> Result<Weight, Tensor
     Weight::new(rows, cols, elements).map_err(|error| found.fault(error.to_string()))
 }
 
+/// Place of the tensor's first value that is NaN or infinite; nothing of it stays in memory.
+pub(crate) fn first_bad_value(file: &TensorFile, entry: &TensorEntry) -> Result<Option<usize>, TensorFileError> {
+    let mut first = None;
+    in_chunks(file, entry, |start, bytes| {
+        first = first.or_else(|| first_not_finite(entry.dtype, bytes).map(|index| start + index));
+        Ok(())
+    })?;
+    Ok(first)
+}
+
 /// Appends the tensor's values to `out`.
 fn read_f32(found: Located<'_>, out: &mut Vec<f32>) -> Result<(), TensorFileError> {
-    in_chunks(found, |start, bytes| {
+    in_chunks(found.file, found.entry, |start, bytes| {
         finite_as_f32(found.entry.dtype, bytes, out)
             .map_err(|(index, value)| found.fault(format!("element {} is {value}", start + index)))
     })
@@ -343,16 +351,16 @@ fn read_f32(found: Located<'_>, out: &mut Vec<f32>) -> Result<(), TensorFileErro
 
 /// Shows `visit` the tensor's bytes in order, a chunk at a time, with the place of each chunk's first element.
 fn in_chunks(
-    found: Located<'_>,
+    file: &TensorFile,
+    entry: &TensorEntry,
     mut visit: impl FnMut(usize, &[u8]) -> Result<(), TensorFileError>,
 ) -> Result<(), TensorFileError> {
-    let size = found.entry.dtype.bitsize() / 8;
-    let total = (found.entry.bytes.end - found.entry.bytes.start) as usize;
+    let total = (entry.bytes.end - entry.bytes.start) as usize;
     let mut buffer = vec![0; CHUNK.min(total)];
     for offset in (0..total).step_by(CHUNK) {
         let part = &mut buffer[..CHUNK.min(total - offset)];
-        found.file.read_at(found.entry.bytes.start + offset as u64, part)?;
-        visit(offset / size, part)?;
+        file.read_at(entry.bytes.start + offset as u64, part)?;
+        visit(offset * 8 / entry.dtype.bitsize(), part)?;
     }
     Ok(())
 }

@@ -33,9 +33,9 @@ pub struct Args {
 enum Shape {
     /// 1.6 million parameters, for tests and demos.
     Tiny,
-    /// 48 million parameters, for quick measurements.
+    /// 51 million parameters, for quick measurements.
     Small,
-    /// 455 million parameters, for measurements.
+    /// 439 million parameters, for measurements.
     Medium,
     /// The published 3B shape, bf16, 7.5 GB.
     #[value(name = "3b")]

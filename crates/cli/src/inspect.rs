@@ -127,7 +127,8 @@ fn file(report: &FileReport) -> String {
 }
 
 fn stored(stored: &BTreeMap<String, usize>) -> String {
-    let parts: Vec<String> = stored.iter().map(|(name, count)| format!("{} {name}", grouped(*count))).collect();
+    let parts: Vec<String> =
+        stored.iter().map(|(name, count)| format!("{} {name}", grouped(*count))).collect();
     parts.join(" + ")
 }
 

@@ -332,7 +332,10 @@ fn shared(found: Located<'_>, [rows, cols]: [usize; 2]) -> Result<Weight, Tensor
 }
 
 /// Place of the tensor's first value that is NaN or infinite; nothing of it stays in memory.
-pub(crate) fn first_bad_value(file: &TensorFile, entry: &TensorEntry) -> Result<Option<usize>, TensorFileError> {
+pub(crate) fn first_bad_value(
+    file: &TensorFile,
+    entry: &TensorEntry,
+) -> Result<Option<usize>, TensorFileError> {
     let mut first = None;
     in_chunks(file, entry, |start, bytes| {
         first = first.or_else(|| first_not_finite(entry.dtype, bytes).map(|index| start + index));

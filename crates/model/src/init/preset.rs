@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 pub enum Preset {
     /// About 1.6 million parameters: tests and demos.
     Tiny,
-    /// About 48 million parameters: quick measurements.
+    /// About 51 million parameters: quick measurements.
     Small,
-    /// About 440 million parameters: measurements.
+    /// About 439 million parameters: measurements.
     Medium,
     /// The published 3B shape.
     B3,

@@ -1,7 +1,8 @@
 //! `inspect`: what a checkpoint, an adapter or a file of tensors is.
 
 use crate::exit;
-use clap::{Args as Flags, ValueEnum};
+use crate::progress::Format;
+use clap::Args as Flags;
 use garden_memory::ByteSize;
 use garden_model::inspect::{AdapterReport, FileReport, ModelReport, Report, inspect};
 use std::collections::BTreeMap;
@@ -28,12 +29,6 @@ pub struct Args {
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

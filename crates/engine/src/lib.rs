@@ -3,6 +3,7 @@
 //! In come slices of f32 and [`Weight`]s; out come results and gradients in slices the caller gives. Nothing here
 //! allocates per step, every operation has its backward beside it, and the same inputs give the same bits.
 
+pub mod arena;
 pub mod dynamic_map;
 mod heap;
 pub mod nf4;

@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod embedding;
 pub mod gelu;
+pub mod linear;
 pub mod loss;
 mod math;
 pub mod norm;

@@ -1,0 +1,220 @@
+//! One piece of memory for all activations, gradients and work buffers of a step.
+//!
+//! In come requests for buffers, each with the part of the step during which it is needed; out comes one allocation in
+//! which buffers that are never needed at the same time share their place. It is made before the first step and reused
+//! by every step. Buffers handed out together never overlap: asking for two that share a place is an error that panics.
+
+mod memory;
+
+use memory::Memory;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Buffers start at multiples of this many values: a cache line.
+const ALIGNMENT: usize = 16;
+
+/// A buffer of a [`Layout`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(usize);
+
+/// What a buffer is for: the lines of a memory plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Kept from forward to backward.
+    Activation,
+    /// Computed again during backward.
+    Recompute,
+    /// Gradients of activations, packed panels, logits: needed for a moment.
+    Work,
+}
+
+#[derive(Debug, Clone)]
+struct Request {
+    len: usize,
+    /// First and last moment of the step at which it is needed.
+    life: (usize, usize),
+    purpose: Purpose,
+}
+
+/// Buffers with their lifetimes, and where each lies.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    requests: Vec<Request>,
+    places: Vec<Range<usize>>,
+    total: usize,
+}
+
+impl Layout {
+    /// Asks for `len` values from moment `life.start` up to and including moment `life.end`.
+    pub fn request(&mut self, purpose: Purpose, len: usize, life: std::ops::RangeInclusive<usize>) -> Slot {
+        self.requests.push(Request { len, life: (*life.start(), *life.end()), purpose });
+        Slot(self.requests.len() - 1)
+    }
+
+    /// Gives every buffer its place: the largest first, each as low as those that live at the same time allow.
+    pub fn place(&mut self) {
+        let mut order: Vec<usize> = (0..self.requests.len()).collect();
+        order.sort_by_key(|&index| (std::cmp::Reverse(self.requests[index].len), index));
+        self.places = vec![0..0; self.requests.len()];
+        self.total = 0;
+        let mut placed: Vec<usize> = Vec::with_capacity(order.len());
+        for index in order {
+            let request = &self.requests[index];
+            let mut taken: Vec<Range<usize>> = placed
+                .iter()
+                .filter(|&&other| overlap(request.life, self.requests[other].life))
+                .map(|&other| self.places[other].clone())
+                .collect();
+            taken.sort_by_key(|range| range.start);
+            let mut start = 0;
+            for range in taken {
+                if start + request.len <= range.start {
+                    break;
+                }
+                start = start.max(range.end.next_multiple_of(ALIGNMENT));
+            }
+            self.places[index] = start..start + request.len;
+            self.total = self.total.max(start + request.len);
+            placed.push(index);
+        }
+    }
+
+    /// Bytes of the whole arena.
+    pub fn bytes(&self) -> usize {
+        4 * self.total
+    }
+
+    /// Bytes of the buffers alive at `moment`, and how many there are.
+    pub fn alive(&self, moment: usize) -> (usize, usize) {
+        let alive = self.requests.iter().filter(|request| overlap(request.life, (moment, moment)));
+        alive.fold((0, 0), |(bytes, count), request| (bytes + 4 * request.len, count + 1))
+    }
+
+    /// Bytes of buffers for `purpose` at the moment when they are most.
+    pub fn largest(&self, purpose: Purpose) -> usize {
+        let chosen = || self.requests.iter().filter(|request| request.purpose == purpose);
+        let at = |moment| -> usize {
+            chosen()
+                .filter(|request| overlap(request.life, (moment, moment)))
+                .map(|request| 4 * request.len)
+                .sum()
+        };
+        chosen().map(|request| at(request.life.0)).max().unwrap_or(0)
+    }
+}
+
+fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 <= b.1 && b.0 <= a.1
+}
+
+/// What an arena holds at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Bytes of live buffers.
+    pub live_bytes: usize,
+    /// Live buffers.
+    pub live_buffers: usize,
+    /// Bytes of the whole allocation: the most that can ever be live.
+    pub peak_bytes: usize,
+}
+
+/// The memory behind a [`Layout`].
+#[derive(Debug)]
+pub struct Arena {
+    memory: Memory,
+    layout: Layout,
+    live_bytes: AtomicUsize,
+    live_buffers: AtomicUsize,
+}
+
+impl Arena {
+    /// Allocates what a placed `layout` needs.
+    pub fn new(layout: Layout) -> std::io::Result<Self> {
+        assert_eq!(layout.places.len(), layout.requests.len(), "a layout is placed before it is used");
+        let memory = Memory::zeroed(layout.total)?;
+        Ok(Self { memory, layout, live_bytes: AtomicUsize::new(0), live_buffers: AtomicUsize::new(0) })
+    }
+
+    /// The buffers of `slots`, all at once.
+    pub fn get<const N: usize>(&mut self, slots: [Slot; N]) -> [&mut [f32]; N] {
+        let places = slots.map(|Slot(index)| self.layout.places[index].clone());
+        match self.memory.values().get_disjoint_mut(places) {
+            Ok(buffers) => buffers,
+            Err(error) => panic!("buffers {slots:?} of the arena share memory: {error}"),
+        }
+    }
+
+    /// Tells the arena how far the step is, for [`Arena::usage`].
+    pub fn reach(&self, moment: usize) {
+        let (bytes, count) = self.layout.alive(moment);
+        self.live_bytes.store(bytes, Ordering::Relaxed);
+        self.live_buffers.store(count, Ordering::Relaxed);
+    }
+
+    /// What is live now.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            live_bytes: self.live_bytes.load(Ordering::Relaxed),
+            live_buffers: self.live_buffers.load(Ordering::Relaxed),
+            peak_bytes: self.layout.bytes(),
+        }
+    }
+
+    /// The layout it was made for.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Layout, [Slot; 4]) {
+        let mut layout = Layout::default();
+        let kept = layout.request(Purpose::Activation, 100, 0..=3);
+        let early = layout.request(Purpose::Work, 60, 0..=1);
+        let late = layout.request(Purpose::Work, 50, 2..=3);
+        let short = layout.request(Purpose::Recompute, 10, 1..=2);
+        layout.place();
+        (layout, [kept, early, late, short])
+    }
+
+    #[test]
+    fn buffers_of_different_times_share_their_place() {
+        let (layout, [_, early, late, _]) = sample();
+        assert_eq!(layout.places[early.0].start, layout.places[late.0].start);
+        assert_eq!(layout.bytes(), 4 * (112 + 64 + 10));
+        assert_eq!(layout.alive(0), (640, 2));
+        assert_eq!(layout.alive(2), (640, 3));
+        assert_eq!(layout.largest(Purpose::Work), 240);
+    }
+
+    #[test]
+    fn buffers_of_one_time_never_overlap() {
+        let (layout, slots) = sample();
+        let mut arena = Arena::new(layout).unwrap();
+        let [kept, early, _, short] = slots;
+        for (value, buffer) in (1..).zip(arena.get([kept, early, short])) {
+            buffer.fill(value as f32);
+        }
+        let [kept, early, short] = arena.get([kept, early, short]);
+        assert!(kept.iter().all(|&v| v == 1.0) && early.iter().all(|&v| v == 2.0));
+        assert_eq!((kept.len(), early.len(), short), (100, 60, &mut [3.0; 10][..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "share memory")]
+    fn two_buffers_in_one_place_are_refused() {
+        let (layout, [_, early, late, _]) = sample();
+        Arena::new(layout).unwrap().get([early, late]);
+    }
+
+    #[test]
+    fn usage_follows_the_step() {
+        let (layout, _) = sample();
+        let arena = Arena::new(layout).unwrap();
+        arena.reach(1);
+        assert_eq!(arena.usage(), Usage { live_bytes: 680, live_buffers: 3, peak_bytes: 744 });
+    }
+}

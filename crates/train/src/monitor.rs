@@ -157,7 +157,7 @@ impl<'a> MemoryMonitor<'a> {
         let nearest = natural_limit(&reading.snapshot).into_iter().chain(self.settings.limit).min()?;
         let watch = self.limit.get_or_insert_with(|| LimitWatch::new(nearest, GRACE));
         watch.set_limit(nearest);
-        watch.judge(&reading.assessment);
+        watch.judge(reading);
         let now = self.start.elapsed();
         let until_next = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
         match watch.look(now, reading.snapshot.sample.owned(), until_next) {

@@ -137,6 +137,8 @@ pub struct Snapshot {
 pub struct Probe {
     tree: Tree,
     main: i32,
+    /// Whether the tree counts as ended once the main process has.
+    ends_with_main: bool,
     shares: Shares,
     cgroup: Option<Cgroup>,
     gpu: Option<Gpu>,
@@ -167,19 +169,22 @@ impl Probe {
             return Err(ProbeError::NoMemory { pid, name: status.name });
         }
         let tree = Tree::of(pid).map_err(|error| ProbeError::of(pid, error))?;
-        Ok(Self::new(tree, pid, Cgroup::of(&member.process)))
+        Ok(Self::new(tree, pid, false, Cgroup::of(&member.process)))
     }
 
-    /// Watches everything below `keeper`, without the keeper; `main` is the process that matters most.
+    /// Watches everything below `keeper`, without the keeper, until `main` ends.
+    ///
+    /// What is left of a tree after its command has ended is not the run any more: it would look like a level.
     pub fn below(keeper: i32, main: i32) -> Self {
         let cgroup = tree::read_member(main).ok().and_then(|member| Cgroup::of(&member.process));
-        Self::new(Tree::below(keeper), main, cgroup)
+        Self::new(Tree::below(keeper), main, true, cgroup)
     }
 
-    fn new(tree: Tree, main: i32, cgroup: Option<Cgroup>) -> Self {
+    fn new(tree: Tree, main: i32, ends_with_main: bool, cgroup: Option<Cgroup>) -> Self {
         Self {
             tree,
             main,
+            ends_with_main,
             shares: Shares::new(),
             cgroup,
             gpu: Gpu::load(),
@@ -189,7 +194,7 @@ impl Probe {
         }
     }
 
-    /// The tree at this moment; `None` once no process of it is left.
+    /// The tree at this moment; `None` once it has ended.
     pub fn snapshot(&mut self) -> Result<Option<Snapshot>, ProbeError> {
         let before: Vec<i32> = self.tree.members().map(|member| member.stat.pid).collect();
         let ended = self.tree.refresh().map_err(|error| ProbeError::Proc(error.to_string()))?;
@@ -199,7 +204,8 @@ impl Probe {
         // One whose memory is already gone is exiting: its zeros would mislead.
         let with_memory = |member| Some((member, read_status(member)?));
         let living: Vec<(&Member, Status)> = self.tree.members().filter_map(with_memory).collect();
-        if living.is_empty() {
+        let main_lives = living.iter().any(|(member, _)| member.stat.pid == self.main);
+        if living.is_empty() || (self.ends_with_main && !main_lives) {
             return Ok(None);
         }
         let counted = living.iter().map(|(member, status)| (&member.process, counters(status)));

@@ -4,7 +4,7 @@
 //! until the next look. The looks come the more often the less room there is, so that even a runaway is met before
 //! the limit; nothing here knows of processes.
 
-use crate::{Assessment, ByteSize, Verdict};
+use crate::{Assessment, ByteSize, Verdict, record::Reading};
 use std::{collections::VecDeque, time::Duration};
 
 /// From this part of the limit on the command is told, so that it has room left to write a checkpoint in.
@@ -13,6 +13,9 @@ const TELL_LEVEL: f64 = 0.95;
 const TELL_LEVEL_IF_BOUNDED: f64 = 0.98;
 /// A forecast is acted upon only if its verdict is this sure; below, the level decides.
 const SURE: f64 = 0.8;
+/// A model that is being loaded grows like a leak. Before the first step, or for this long where no steps are counted,
+/// a forecast is not acted upon.
+const START_UP: Duration = Duration::from_secs(600);
 /// The fastest growth that looks are planned for, in bytes per second. One thread touching fresh pages reaches about
 /// 2 GB/s on current machines; a few workers together reach twice that.
 const RUNAWAY_RATE: f64 = 4e9;
@@ -62,12 +65,18 @@ impl LimitWatch {
     }
 
     /// Takes in what a tick made of the run.
-    pub fn judge(&mut self, assessment: &Assessment) {
+    pub fn judge(&mut self, reading: &Reading) {
+        let Reading { assessment, snapshot, .. } = reading;
+        self.weigh(assessment, snapshot.sample.step, snapshot.sample.t);
+    }
+
+    fn weigh(&mut self, assessment: &Assessment, step: Option<u64>, watched: f64) {
         let decided = assessment.verdict != Verdict::Undecided && assessment.confidence >= SURE;
+        let started = step.is_some() || watched >= START_UP.as_secs_f64();
         self.bounded = decided && assessment.plateau.is_some_and(|plateau| plateau.high < self.limit);
         let near = |seconds: &f64| *seconds <= self.grace.as_secs_f64();
         let exhausted = assessment.exhaustion.and_then(|exhaustion| exhaustion.seconds).filter(near);
-        self.forecast = exhausted.filter(|_| decided).map(|seconds| {
+        self.forecast = exhausted.filter(|_| decided && started).map(|seconds| {
             let limit = ByteSize(self.limit);
             format!("at the present growth the limit of {limit} is reached in {seconds:.0} s, which a checkpoint may take")
         });
@@ -139,6 +148,10 @@ mod tests {
         LimitWatch::new(10 * GB, Duration::from_secs(60))
     }
 
+    fn judge(watch: &mut LimitWatch, assessment: &Assessment) {
+        watch.weigh(assessment, Some(50), 50.0);
+    }
+
     fn look(watch: &mut LimitWatch, seconds: f64, owned: u64) -> Call {
         let next = watch.next_look(Duration::from_secs(1));
         watch.look(Duration::from_secs_f64(seconds), owned, next)
@@ -156,7 +169,7 @@ mod tests {
     #[test]
     fn a_run_that_levels_off_below_the_limit_may_come_close() {
         let mut watch = watch();
-        watch.judge(&assessment(Verdict::Fill, None, Some(97 * GB / 10)));
+        judge(&mut watch, &assessment(Verdict::Fill, None, Some(97 * GB / 10)));
         assert_eq!(look(&mut watch, 0.0, 96 * GB / 10), Call::Fine);
         assert!(matches!(look(&mut watch, 100.0, 985 * GB / 100), Call::Tell(_)));
     }
@@ -164,12 +177,25 @@ mod tests {
     #[test]
     fn a_sure_leak_is_told_as_long_before_as_the_grace() {
         let mut watch = watch();
-        watch.judge(&assessment(Verdict::Leak, Some(300.0), None));
+        judge(&mut watch, &assessment(Verdict::Leak, Some(300.0), None));
         assert_eq!(look(&mut watch, 0.0, 5 * GB), Call::Fine);
-        watch.judge(&assessment(Verdict::Leak, Some(50.0), None));
+        judge(&mut watch, &assessment(Verdict::Leak, Some(50.0), None));
         assert!(matches!(look(&mut watch, 1.0, 5 * GB), Call::Tell(why) if why.contains("reached in 50 s")));
-        watch.judge(&assessment(Verdict::Undecided, Some(50.0), None));
+        judge(&mut watch, &assessment(Verdict::Undecided, Some(50.0), None));
         assert_eq!(look(&mut watch, 2.0, 5 * GB), Call::Fine, "an undecided one is not stopped for it");
+    }
+
+    #[test]
+    fn a_model_that_is_being_loaded_is_no_leak() {
+        let mut watch = watch();
+        let loading = assessment(Verdict::Leak, Some(10.0), None);
+        watch.weigh(&loading, None, 30.0);
+        assert_eq!(look(&mut watch, 0.0, 5 * GB), Call::Fine);
+        watch.weigh(&loading, None, START_UP.as_secs_f64());
+        assert!(
+            matches!(look(&mut watch, 1.0, 5 * GB), Call::Tell(_)),
+            "without steps it counts after a while"
+        );
     }
 
     #[test]

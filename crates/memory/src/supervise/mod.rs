@@ -400,7 +400,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             let lost = recorder.take_lost_trace();
             if let Some(reading) = &reading {
                 if let Some(watch) = &mut self.watch {
-                    watch.judge(&reading.assessment);
+                    watch.judge(reading);
                 }
                 self.supervisor.observer.reading(reading);
             }

@@ -66,9 +66,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
             found.chosen.pid
         }
     };
-    let probe = Probe::attach(pid)?;
+    let mut probe = Probe::attach(pid)?;
+    let members =
+        probe.snapshot()?.map_or_else(Vec::new, |tree| tree.processes.iter().map(|row| row.pid).collect());
     let board = StepBoard::default();
-    let log = LogFollower::open(pid, args.log.as_deref(), board.clone(), args.step_pattern.as_deref())?;
+    let log = LogFollower::open(&members, args.log.as_deref(), board.clone(), args.step_pattern.as_deref())?;
     notes.extend(log.files().map(|file| format!("steps are read from {}", file.display())));
     let listen = |path: &PathBuf| {
         StepSocket::bind(path, board.clone()).with_context(|| format!("cannot listen on {}", path.display()))

@@ -56,7 +56,7 @@ impl LogFollower {
         board: StepBoard,
         pattern: Option<&str>,
     ) -> Result<Self, LogError> {
-        let paths = given.map_or_else(|| output_files(pid), |path| vec![path.to_owned()]);
+        let paths = given.map_or_else(|| first_output(processes), |path| vec![path.to_owned()]);
         let mut logs = Vec::new();
         for path in paths {
             match File::open(&path) {
@@ -107,6 +107,10 @@ impl Log {
     }
 }
 
+fn first_output(processes: &[i32]) -> Vec<PathBuf> {
+    processes.iter().map(|pid| output_files(*pid)).find(|files| !files.is_empty()).unwrap_or_default()
+}
+
 /// Regular files behind standard output and error; none if we may not look, or if they are terminals or pipes.
 fn output_files(pid: i32) -> Vec<PathBuf> {
     let file_behind = |descriptor| {
@@ -138,7 +142,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let board = StepBoard::default();
         writeln!(file, "{}\nstep 3", "x".repeat(2 * LOOK_BACK as usize)).unwrap();
-        let mut logs = LogFollower::open(1, Some(file.path()), board.clone(), None).unwrap();
+        let mut logs = LogFollower::open(&[], Some(file.path()), board.clone(), None).unwrap();
         logs.catch_up();
         assert_eq!(step(&board), Some(3), "what stood at its end");
         writeln!(file, "step 4").unwrap();
@@ -155,7 +159,8 @@ mod tests {
         let output = Stdio::from(file.reopen().unwrap());
         let mut sleeper =
             Command::new("sleep").arg("60").stdout(output).stderr(Stdio::null()).spawn().unwrap();
-        let logs = LogFollower::open(sleeper.id().cast_signed(), None, StepBoard::default(), None);
+        let logs =
+            LogFollower::open(&[i32::MAX, sleeper.id().cast_signed()], None, StepBoard::default(), None);
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert_eq!(logs.unwrap().files().collect::<Vec<_>>(), [file.path()]);
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_log_that_was_asked_for_must_be_there() {
-        let missing = LogFollower::open(1, Some(Path::new("/nowhere/log")), StepBoard::default(), None);
+        let missing = LogFollower::open(&[], Some(Path::new("/nowhere/log")), StepBoard::default(), None);
         assert!(matches!(missing, Err(LogError::Io { .. })));
     }
 }

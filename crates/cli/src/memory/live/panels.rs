@@ -187,7 +187,7 @@ pub fn tree(frame: &mut Frame, area: Rect, reading: &Reading) {
     let legend =
         Line::from(vec![" anonymous ".fg(ANON), "shared ".fg(SHARED), "file ".fg(FILE), "swap ".fg(SWAP)]);
     let head = ["pid", "command", "", "anonymous", "shared", "file", "swap", "threads", "gpu"];
-    let head = Row::new(head.iter().take(if has_gpu { 9 } else { 8 }).map(|name| right_from(name, 3)))
+    let head = Row::new(head.iter().take(if has_gpu { 9 } else { 8 }).map(|name| heading(name)))
         .style(QUIET.add_modifier(Modifier::BOLD));
     let room = usize::from(area.height.saturating_sub(3));
     let hidden = processes.len().saturating_sub(room);
@@ -208,10 +208,10 @@ pub fn tree(frame: &mut Frame, area: Rect, reading: &Reading) {
     frame.render_widget(Table::new(rows, widths).header(head).block(block), area);
 }
 
-fn right_from(name: &&str, _column: usize) -> Cell<'static> {
-    let numeric = ["anonymous", "shared", "file", "swap", "threads", "gpu"].contains(name);
-    let text = Line::from(name.to_string());
-    Cell::from(if numeric { text.right_aligned() } else { text })
+/// Columns of numbers are headed on the right.
+fn heading(name: &str) -> Cell<'static> {
+    let text = Line::from(name.to_owned());
+    Cell::from(if ["pid", "command", ""].contains(&name) { text } else { text.right_aligned() })
 }
 
 fn process_row(row: &ProcessRow, largest: u64, has_gpu: bool) -> Row<'static> {

@@ -6,7 +6,7 @@
 use crate::{
     probe::ProbeError,
     record::{Reading, Recorder},
-    supervise::Event,
+    supervise::{Event, Report, ends, pause_if_asked},
 };
 use std::{
     fmt,
@@ -25,7 +25,7 @@ pub enum Wake {
     /// The screen must be drawn again, for another size or another view.
     Redraw,
     /// The guard of a supervised command reports.
-    Guard(crate::supervise::Report),
+    Guard(Report),
     /// The guard is gone.
     GuardGone,
 }
@@ -97,10 +97,11 @@ pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Inst
 fn wait(until: Instant, wakes: &Receiver<Wake>, observer: &mut dyn Observer) -> ControlFlow<()> {
     loop {
         match wakes.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Wake::Signal(signal)) if crate::supervise::ends(signal) => return ControlFlow::Break(()),
+            Ok(Wake::Signal(signal)) if ends(signal) => return ControlFlow::Break(()),
             Ok(Wake::Quit) => return ControlFlow::Break(()),
             Ok(Wake::Redraw) => observer.redraw(),
-            Ok(Wake::Signal(_) | Wake::Guard(_) | Wake::GuardGone) => {}
+            Ok(Wake::Signal(signal)) => pause_if_asked(signal),
+            Ok(Wake::Guard(_) | Wake::GuardGone) => {}
             Err(RecvTimeoutError::Timeout) => return ControlFlow::Continue(()),
             // Nobody can interrupt any more; the clock still can.
             Err(RecvTimeoutError::Disconnected) => {

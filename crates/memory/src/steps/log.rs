@@ -49,9 +49,10 @@ struct Log {
 }
 
 impl LogFollower {
-    /// Follows `given`, or else whatever regular files the output of `pid` goes to.
+    /// Follows `given`, or else whatever regular files the output of the first of `processes` goes to that has any:
+    /// the root of a tree is often a shell or a launcher.
     pub fn open(
-        pid: i32,
+        processes: &[i32],
         given: Option<&Path>,
         board: StepBoard,
         pattern: Option<&str>,

@@ -19,7 +19,7 @@ pub use limit::{Call, LimitWatch};
 pub use signals::{BadSignal, StopSignal, listen};
 pub use streams::Passage;
 
-pub(crate) use signals::ends;
+pub(crate) use signals::{ends, pause_if_asked};
 
 use crate::{
     RunFacts, TraceWriter,
@@ -499,7 +499,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             consts::SIGTSTP => {
                 self.job.tell_group(signal);
                 // We stop here, as the shell expects, until it lets us go on; then the command does, too.
-                let _ = signal_hook::low_level::emulate_default_handler(consts::SIGTSTP);
+                pause_if_asked(number);
                 self.job.tell_group(Signal::CONT);
             }
             consts::SIGINT | consts::SIGQUIT | consts::SIGCONT => self.job.tell_group(signal),

@@ -25,6 +25,14 @@ pub(crate) fn ends(signal: i32) -> bool {
     [consts::SIGHUP, consts::SIGINT, consts::SIGQUIT, consts::SIGTERM].contains(&signal)
 }
 
+/// Stops our process, as Ctrl-Z would without us, until it is let go on; any other signal does nothing.
+pub(crate) fn pause_if_asked(signal: i32) {
+    if signal == consts::SIGTSTP {
+        // It fails only for a number that is no signal.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+}
+
 /// Sends every signal that arrives from now on to `wakes`.
 pub fn listen(wakes: Sender<Wake>) -> io::Result<()> {
     let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);

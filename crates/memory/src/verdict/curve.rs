@@ -15,7 +15,10 @@ const LEAST_NOISE: f64 = 2e-4;
 const SIGNIFICANT: f64 = 8.0;
 /// ... and this part of the level.
 const MATERIAL_PEAK: f64 = 0.004;
-/// The dying samples of a process lie below this part of what it had.
+/// The dying samples of a process lie lower than before by this part of what it had, for an interpreter that ends gives
+/// back piece by piece, if it never fell half as deep before ...
+const DYING_FALL: f64 = 0.03;
+/// ... or below this part of the least that it ever had.
 const DYING_LEVEL: f64 = 0.8;
 /// At most this many samples show a process while it ends.
 const MAX_DYING: usize = 3;
@@ -122,9 +125,11 @@ fn dying_bins(bins: &[Bin]) -> usize {
             let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(|bin| bin.low).collect());
             let lowest = |bins: &[Bin]| bins.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
             let usual = alive.windows(2).map(|pair| pair[0].low - pair[1].low).fold(0.0, f64::max);
-            let unheard_of =
-                usual < (before - lowest(ending)) / 2.0 || lowest(ending) < DYING_LEVEL * lowest(alive);
-            unheard_of && ending.iter().all(|bin| bin.low < DYING_LEVEL * before)
+            let falls_as_never = usual < (before - lowest(ending)) / 2.0
+                && ending.iter().all(|bin| before - bin.low > DYING_FALL * before);
+            let below_all = lowest(ending) < DYING_LEVEL * lowest(alive)
+                && ending.iter().all(|bin| bin.low < DYING_LEVEL * before);
+            falls_as_never || below_all
         })
         .unwrap_or(0)
 }

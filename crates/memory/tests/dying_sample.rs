@@ -1,0 +1,24 @@
+//! The last sample of a process that is ending: whatever part of its memory it has given back by then, the verdict stands.
+
+use garden_memory::{Analyst, RunFacts, Sample, Verdict};
+
+#[test]
+fn a_leak_stays_a_leak_however_much_the_last_sample_has_given_back() {
+    for given_back in [0.04, 0.08, 0.3, 0.9] {
+        let facts = RunFacts { steps_per_epoch: Some(60.0), ..RunFacts::default() };
+        let mut analyst = Analyst::new(facts);
+        let sample = |step: u64, anon: f64| Sample {
+            t: step as f64,
+            step: Some(step),
+            epoch: Some(step as f64 / 60.0),
+            rss: anon as u64,
+            anon: anon as u64,
+            ..Sample::default()
+        };
+        let level = |step: u64| 40e6 + 450e3 * step as f64;
+        (1..=180).for_each(|step| analyst.push(&sample(step, level(step))));
+        analyst.push(&sample(180, level(180) * (1.0 - given_back)));
+        let assessment = analyst.assessment();
+        assert_eq!(assessment.verdict, Verdict::Leak, "{given_back}: {:?}", assessment.evidence);
+    }
+}

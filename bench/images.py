@@ -1,0 +1,132 @@
+"""Images per second, JPEG bytes to patches: ours beside HF's Qwen2-VL processor, on the same photos in one run.
+
+    python bench/images.py [--rounds 5]      (a Python with peers/requirements.txt; builds our side itself)
+
+HF is measured as its users run it, one process with torch on all cores, and at its best: as many processes as cores,
+one thread each. Ours takes turns with it, round by round, and medians are compared. "from the decoder" says how much
+longer the whole way takes than decoding alone, with Pillow (libjpeg-turbo) for HF and our own decoder for us.
+"""
+
+import argparse, io, json, multiprocessing, os, statistics, subprocess, sys, tempfile, time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECKPOINT = ROOT / "crates/data/tests/goldens/checkpoint"
+LIMITS = {"min_pixels": 256 * 28 * 28, "max_pixels": 1280 * 28 * 28}
+SIZES = ((640, 480), (1280, 960), (3000, 2048))
+CORES = os.cpu_count()
+PHOTOS = 4
+
+
+def photo(rng, width, height):
+    import numpy as np
+    from PIL import Image
+
+    small = rng.integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(small).resize((width, height), Image.BICUBIC).save(out, "JPEG", quality=90)
+    return out.getvalue()
+
+
+def hf_worker(threads, requests, answers):
+    import torch, transformers
+    from PIL import Image
+
+    torch.set_num_threads(threads)
+    processor = transformers.Qwen2VLImageProcessor(**LIMITS)
+    whole = lambda data: processor(images=[Image.open(io.BytesIO(data)).convert("RGB")], return_tensors="pt")
+    decode = lambda data: Image.open(io.BytesIO(data)).convert("RGB")
+    for photos, passes in iter(requests.get, None):
+        for work in (whole, decode):
+            work(photos[0])
+            answers.put("ready")
+            requests.get()
+            for _ in range(passes):
+                for data in photos:
+                    work(data)
+            answers.put("done")
+
+
+class Hf:
+    """`processes` workers of `threads` threads; time(photos) is milliseconds an image, all workers together."""
+
+    def __init__(self, processes, threads):
+        context = multiprocessing.get_context("spawn")
+        self.pipes = [(context.Queue(), context.Queue()) for _ in range(processes)]
+        self.workers = [context.Process(target=hf_worker, args=(threads, *pipe), daemon=True) for pipe in self.pipes]
+        for worker in self.workers:
+            worker.start()
+
+    def time(self, photos, passes):
+        for requests, _ in self.pipes:
+            requests.put((photos, passes))
+        times = []
+        for _ in ("whole", "decode"):
+            for _, answers in self.pipes:
+                answers.get()
+            start = time.perf_counter()
+            for requests, _ in self.pipes:
+                requests.put("go")
+            for _, answers in self.pipes:
+                answers.get()
+            times.append((time.perf_counter() - start) * 1e3 / passes / len(photos) / len(self.pipes))
+        return times
+
+    def stop(self):
+        for requests, _ in self.pipes:
+            requests.put(None)
+        for worker in self.workers:
+            worker.join()
+
+
+class Ours:
+    def __init__(self):
+        build = ["cargo", "build", "--release", "--package", "garden-data", "--example", "images", "--message-format=json"]
+        lines = subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        built = [json.loads(line) for line in lines]
+        binary = [item["executable"] for item in built if item.get("executable")][-1]
+        command = [binary, str(CHECKPOINT), str(LIMITS["min_pixels"]), str(LIMITS["max_pixels"])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def time(self, files, passes):
+        request = {"time": files, "rounds": passes, "threads": CORES}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline())
+        return answer["whole"], answer["decode"]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=5, help="measurements of each; the median counts")
+    rounds = arguments.parse_args().rounds
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    ours, threaded, spread = Ours(), Hf(1, CORES), Hf(CORES, 1)
+    print(f"ms an image on {CORES} cores, medians of {rounds} rounds taken in turn; ratio = HF / ours")
+    print("size        | ours  (decode) | HF, one process | ratio | HF, a process a core | ratio | from the decoder: ours, HF")
+    with tempfile.TemporaryDirectory() as folder:
+        for width, height in SIZES:
+            photos = [photo(rng, width, height) for _ in range(PHOTOS)]
+            files = [str(Path(folder, f"{width}-{index}.jpg")) for index in range(PHOTOS)]
+            for file, data in zip(files, photos):
+                Path(file).write_bytes(data)
+            passes = max(1, 4_000_000 // (width * height))
+            sides = (lambda: ours.time(files, 4 * passes), lambda: threaded.time(photos, passes), lambda: spread.time(photos, passes))
+            taken = [[] for _ in sides]
+            for _ in range(rounds):
+                for side, times in zip(sides, taken):
+                    times.append(side())
+            (own, own_decode), (one, one_decode), (many, _) = ([statistics.median(t) for t in zip(*times)] for times in taken)
+            print(
+                f"{width}x{height:<6} | {own:5.2f} ({own_decode:5.2f})  | {one:15.1f} | {one / own:4.1f}x |"
+                f" {many:20.1f} | {many / own:4.1f}x | {own / own_decode:4.2f}x, {one / one_decode:4.2f}x",
+                flush=True,
+            )
+    threaded.stop()
+    spread.stop()
+    ours.process.stdin.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+//! Drives the image processor for comparisons with HF's: `bench/images.py` times it, `peers/test_images.py`
+//! reads what it makes.
+//!
+//! Reads one JSON request a line from standard input and answers each with one line of JSON:
+//! - `{"time": [FILE...], "rounds": N, "threads": N}`: milliseconds an image takes on all threads together, whole and
+//!   decode alone;
+//! - `{"process": FILE, "output": FILE}`: writes `pixel_values` as raw f32, answers with grid and size;
+//! - `{"encode": {"turns": [...]}, "image_tokens": [...]}`: answers with ids and which of them are trained on.
+//!
+//! Arguments: the checkpoint's folder, fewest pixels, most pixels.
+
+use garden_data::{
+    Conversation, ImageSource, Part, Role, Turn,
+    image::{DecodeLimits, Decoder},
+    processor::{PixelLimits, Processor, Workspace},
+    text::{Encoder, TrainOn},
+};
+use serde_json::{Value, json};
+use std::{
+    error::Error,
+    fs,
+    io::{BufRead, Write, stdin, stdout},
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Instant,
+};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, min, max] = &arguments[..] else {
+        return Err("usage: images CHECKPOINT MIN_PIXELS MAX_PIXELS".into());
+    };
+    let limits = PixelLimits { min: Some(min.parse()?), max: Some(max.parse()?) };
+    let processor = Processor::from_dir(Path::new(folder), limits, DecodeLimits::default())?;
+    let encoder = Encoder::from_dir(Path::new(folder))?;
+    for line in stdin().lock().lines() {
+        let request: Value = serde_json::from_str(&line?)?;
+        let answer = answer(&request, &processor, &encoder)
+            .unwrap_or_else(|error| json!({"error": error.to_string()}));
+        writeln!(stdout(), "{answer}")?;
+    }
+    Ok(())
+}
+
+fn answer(request: &Value, processor: &Processor, encoder: &Encoder) -> Outcome<Value> {
+    if let Some(files) = request["time"].as_array() {
+        let files = files
+            .iter()
+            .map(|file| fs::read(file.as_str().unwrap_or_default()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (rounds, threads) = (number(&request["rounds"])?, number(&request["threads"])?);
+        let whole = milliseconds(&files, rounds, threads, |file, work, patches| {
+            patches.clear();
+            processor.append_patches(file, work, patches).map(|_| ())
+        });
+        let decode = milliseconds(&files, rounds, threads, {
+            |file, _, _| {
+                DECODER.with_borrow_mut(|decoder| decoder.decode(file, DecodeLimits::default()).map(|_| ()))
+            }
+        });
+        return Ok(json!({"whole": whole, "decode": decode}));
+    }
+    if let (Some(file), Some(output)) = (request["process"].as_str(), request["output"].as_str()) {
+        let (mut patches, mut values) = (Vec::new(), Vec::new());
+        let grid = processor.append_patches(&fs::read(file)?, &mut Workspace::default(), &mut patches)?;
+        processor.append_pixel_values(&patches, &mut values);
+        fs::write(output, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())?;
+        return Ok(json!({"grid": [1, grid.rows, grid.columns], "patch_bytes": patches.len()}));
+    }
+    let row = conversation(&request["encode"]["turns"])?;
+    let tokens = request["image_tokens"].as_array().ok_or("image_tokens must be a list")?;
+    let tokens = tokens.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    let encoded = encoder.encode(&row, &tokens, TrainOn::Assistant)?;
+    Ok(json!({"ids": encoded.ids, "trained": encoded.trained}))
+}
+
+thread_local! {
+    static DECODER: std::cell::RefCell<Decoder> = std::cell::RefCell::default();
+}
+
+fn number(value: &Value) -> Outcome<usize> {
+    Ok(usize::try_from(value.as_u64().ok_or("a number is missing")?)?)
+}
+
+/// Milliseconds an image takes when `threads` threads share `rounds` passes over the files.
+fn milliseconds<E: std::fmt::Debug>(
+    files: &[Vec<u8>],
+    rounds: usize,
+    threads: usize,
+    work: impl Fn(&[u8], &mut Workspace, &mut Vec<u8>) -> Result<(), E> + Sync,
+) -> f64 {
+    let count = files.len() * rounds;
+    let next = AtomicUsize::new(0);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let (mut workspace, mut patches) = (Workspace::default(), Vec::new());
+                while let at = next.fetch_add(1, Ordering::Relaxed)
+                    && at < count
+                {
+                    work(&files[at % files.len()], &mut workspace, &mut patches)
+                        .expect("photos of the benchmark");
+                }
+            });
+        }
+    });
+    start.elapsed().as_secs_f64() * 1e3 / count as f64
+}
+
+fn conversation(turns: &Value) -> Outcome<Conversation> {
+    let part = |part: &Value| match part["text"].as_str() {
+        Some(text) => Part::Text(text.into()),
+        None => Part::Image(ImageSource::Bytes(Vec::new())),
+    };
+    let turn = |turn: &Value| -> Outcome<Turn> {
+        let role = turn["role"].as_str().and_then(Role::from_name).ok_or("an unknown role")?;
+        Ok(Turn { role, parts: turn["parts"].as_array().ok_or("no parts")?.iter().map(part).collect() })
+    };
+    let turns = turns.as_array().ok_or("no turns")?.iter().map(turn).collect::<Outcome<_>>()?;
+    Ok(Conversation { turns })
+}

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p garden-bench --bin loader_memory -- [FOLDER [ROWS [WxH [MAX_PIXELS]]]]
 //!
-//! Makes 663 photos of 6 megapixels as base64 JPEG rows in FOLDER (1.5 GB; made once), then reads two epochs in batches
+//! Makes 663 photos of 6 megapixels as base64 JPEG rows in FOLDER (0.5 GB; made once), then reads two epochs in batches
 //! of two and prints resident memory on the way. Making happens in a process of its own, to leave no trace in this one.
 
 use anyhow::{Context, Result, bail};

@@ -6,6 +6,7 @@
 
 pub mod adapter_file;
 pub mod checkpoint;
+pub mod compute;
 pub mod config;
 pub mod files;
 pub mod init;

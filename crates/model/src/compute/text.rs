@@ -1,0 +1,146 @@
+//! The language model: embedding with pictures in their places, layers, and the head on the rows that predict a label.
+//!
+//! In come a prepared batch and the merged rows of its pictures; out come the summed loss and, on the way back, the gradients
+//! of what is trained and of the merged rows. Final norm and head run only on rows with a label.
+
+use super::batch::PackedBatch;
+use super::block::{BlockShape, Pass};
+use super::model::Gradients;
+use super::session::{Observer, SessionError, Stage, Step};
+use garden_engine::arena::Arena;
+use garden_engine::ops::loss::{self, Totals};
+use garden_engine::ops::rotary::Frequencies;
+use garden_engine::ops::{Write, embedding, norm};
+
+/// From token ids to the output of the last layer.
+pub(super) fn forward(
+    step: &Step<'_>,
+    arena: &mut Arena,
+    batch: &PackedBatch<'_>,
+    watch: &mut Observer<'_>,
+) -> Result<(), SessionError> {
+    let (model, slots, clock) = (step.model, step.slots, step.clock);
+    let (text, rows) = (&model.config().text, batch.ids.len());
+    let width = text.hidden_size;
+    arena.reach(clock.embedding());
+    let input = slots.text.blocks.first().map_or(slots.text.output, |block| block.input);
+    let [x, merged, cos, sin] = arena.get([input, slots.merged, slots.text.cos, slots.text.sin]);
+    let x = &mut x[..rows * width];
+    embedding::forward(&model.weights().text.embedding, batch.ids, x)?;
+    for (window_place, &token) in step.prepared.order.iter().enumerate() {
+        let row = step.prepared.picture_rows[token as usize];
+        x[row * width..][..width].copy_from_slice(&merged[window_place * width..][..width]);
+    }
+    let frequencies = Frequencies::sections(&text.mrope_section, text.rope_theta);
+    let table = rows * frequencies.half();
+    let axes = step.prepared.positions.each_ref().map(|axis| axis.as_slice());
+    frequencies.fill(&axes, &mut cos[..table], &mut sin[..table]);
+    for index in 0..text.layers {
+        arena.reach(clock.text_forward(index));
+        let block = &slots.text.blocks[index];
+        let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
+        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next));
+        let [out] = arena.get([next]);
+        watch(Stage::TextLayer(index), &out[..rows * width]);
+    }
+    Ok(())
+}
+
+fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
+    Pass {
+        shape: BlockShape::text(step.model.config(), step.training.rank[1]),
+        block: step.model.text_layer(index),
+        rows: step.rows,
+        segments: step.segments,
+        cos: step.slots.text.cos,
+        sin: step.slots.text.sin,
+        scratch: step.slots.scratch,
+    }
+}
+
+/// Norm, head and cross-entropy on the predicting rows; with gradients, that of the last layer's output too.
+pub(super) fn head(
+    step: &Step<'_>,
+    arena: &mut Arena,
+    gradients: Option<(&mut Gradients, f32)>,
+    watch: &mut Observer<'_>,
+) -> Result<Totals, SessionError> {
+    let (model, slots) = (step.model, step.slots);
+    let text = &model.config().text;
+    let (width, count) = (text.hidden_size, step.prepared.predicting.len());
+    arena.reach(step.clock.head());
+    let [x, selected, normed, inverse, grad_normed, grad_selected, grad, scratch] = arena.get([
+        slots.text.output,
+        slots.selected,
+        slots.selected_normed,
+        slots.selected_inverse,
+        slots.grad_selected_normed,
+        slots.grad_selected,
+        slots.text.grad,
+        slots.head_scratch,
+    ]);
+    let len = count * width;
+    let (selected, normed, inverse) = (&mut selected[..len], &mut normed[..len], &mut inverse[..count]);
+    for (to, &row) in selected.chunks_exact_mut(width).zip(&step.prepared.predicting) {
+        to.copy_from_slice(&x[row * width..][..width]);
+    }
+    norm::forward(selected, &model.weights().text.norm, text.norm_epsilon, normed, inverse);
+    watch(Stage::Normed, normed);
+    let (head, head_id) = model.head();
+    let targets = &step.prepared.targets;
+    let Some((gradients, scale)) = gradients else {
+        return Ok(loss::run(head, normed, targets, None, scratch)?);
+    };
+    let (grad_normed, grad_selected) = (&mut grad_normed[..len], &mut grad_selected[..len]);
+    let wanted = loss::Gradients { scale, hidden: grad_normed, head: head_id.map(|id| gradients.of(id)) };
+    let totals = loss::run(head, normed, targets, Some(wanted), scratch)?;
+    if let Some(id) = model.id("model.language_model.norm.weight") {
+        norm::backward_weight(selected, inverse, grad_normed, gradients.of(id));
+    }
+    norm::backward(selected, &model.weights().text.norm, inverse, grad_normed, Write::Replace, grad_selected);
+    let grad = &mut grad[..step.rows * width];
+    grad.fill(0.0);
+    for (from, &row) in grad_selected.chunks_exact(width).zip(&step.prepared.predicting) {
+        grad[row * width..][..width].copy_from_slice(from);
+    }
+    Ok(totals)
+}
+
+/// Backward over the layers, then to the embedding and the pictures' rows.
+pub(super) fn backward(
+    step: &Step<'_>,
+    arena: &mut Arena,
+    batch: &PackedBatch<'_>,
+    gradients: &mut Gradients,
+) -> Result<(), SessionError> {
+    let (model, slots, clock) = (step.model, step.slots, step.clock);
+    let width = model.config().text.hidden_size;
+    let below = step.training.through_vision;
+    let lowest = if below { 0 } else { model.lowest_trained("model.language_model.layers.") };
+    for index in (0..model.config().text.layers).rev().take_while(|index| *index >= lowest) {
+        arena.reach(clock.text_backward(index));
+        let block = &slots.text.blocks[index];
+        let Some((kept, work)) = &block.backward else { return Ok(()) };
+        let pass = pass(step, index);
+        if block.recompute {
+            pass.forward(arena, block.input, kept, &work.work, None);
+        }
+        let to_input = index > lowest || below;
+        pass.backward(arena, block.input, kept, work, slots.text.grad, to_input, gradients);
+    }
+    if !below {
+        return Ok(());
+    }
+    arena.reach(clock.merger_backward());
+    let [grad, grad_merged] = arena.get([slots.text.grad, slots.grad_merged]);
+    for (window_place, &token) in step.prepared.order.iter().enumerate() {
+        let row = &mut grad[step.prepared.picture_rows[token as usize] * width..][..width];
+        grad_merged[window_place * width..][..width].copy_from_slice(row);
+        // A picture's row does not come from the embedding.
+        row.fill(0.0);
+    }
+    if let Some(id) = model.id("model.language_model.embed_tokens.weight") {
+        embedding::backward(batch.ids, &grad[..step.rows * width], width, gradients.of(id))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! The vision tower and the merger: from compact patches to rows of the language model.
+//!
+//! In come bytes of patches and a prepared batch; out come merged rows in the order of the pictures' tokens, and on the
+//! way back the gradients of what is trained in the tower. Patches are laid in window order from the start, so that
+//! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
+
+use super::batch::compact_values;
+use super::block::{BlockShape, Pass, Trained};
+use super::model::{Gradients, Model};
+use super::session::{Observer, Stage, Step};
+use garden_engine::arena::Arena;
+use garden_engine::ops::linear::backward_matrix;
+use garden_engine::ops::rotary::Frequencies;
+use garden_engine::ops::{Write, gelu, norm};
+use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
+use rayon::prelude::*;
+
+/// Mean and deviation of the channels, as the checkpoints' processors say.
+const MEAN: [f32; 3] = [0.48145466, 0.4578275, 0.40821073];
+const DEVIATION: [f32; 3] = [0.26862954, 0.261_302_6, 0.275_777_1];
+
+/// Forward over the whole tower; the merged rows end up in `slots.merged`, in window order.
+pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &mut Observer<'_>) {
+    let (model, slots, clock) = (step.model, step.slots, step.clock);
+    let config = model.config();
+    let rows = step.prepared.patches();
+    if rows == 0 {
+        return;
+    }
+    arena.reach(clock.patches());
+    embed_patches(step, arena, bytes);
+    let [first] = arena.get([slots.vision.blocks.first().map_or(slots.vision.output, |block| block.input)]);
+    watch(Stage::Patches, &first[..rows * config.vision.hidden_size]);
+    let frequencies = Frequencies::two_axes(config.vision.head_size(), config.vision.rope_theta);
+    let table = rows * frequencies.half();
+    let [cos, sin] = arena.get([slots.vision.cos, slots.vision.sin]);
+    let axes = &step.prepared.patch_positions;
+    frequencies.fill(&[&axes[0], &axes[1]], &mut cos[..table], &mut sin[..table]);
+    for index in 0..config.vision.depth {
+        arena.reach(clock.vision_forward(index));
+        let block = &slots.vision.blocks[index];
+        let next = slots.vision.blocks.get(index + 1).map_or(slots.vision.output, |next| next.input);
+        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next));
+        let [out] = arena.get([next]);
+        watch(Stage::VisionBlock(index), &out[..rows * config.vision.hidden_size]);
+    }
+    arena.reach(clock.merger());
+    merge(step, arena);
+}
+
+fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
+    let config = step.model.config();
+    let full = config.vision.is_full_attention(index);
+    Pass {
+        shape: BlockShape::vision(config, step.training.rank[0]),
+        block: step.model.vision_block(index),
+        rows: step.prepared.patches(),
+        segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
+        cos: step.slots.vision.cos,
+        sin: step.slots.vision.sin,
+        scratch: step.slots.scratch,
+    }
+}
+
+/// Normalises the bytes in window order and multiplies them with the patch kernel, folded over its equal frames.
+fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
+    let (model, slots) = (step.model, step.slots);
+    let config = model.config();
+    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let unit = config.vision.merge_unit();
+    let input = slots.vision.blocks.first().map_or(slots.vision.output, |block| block.input);
+    let [patches, folded, input, scratch] = arena.get([slots.patches, slots.folded, input, slots.scratch]);
+    fold(model, folded);
+    let plane = compact / config.vision.channels;
+    let tokens = patches[..rows * compact].par_chunks_exact_mut(unit * compact).zip(&step.prepared.order);
+    tokens.for_each(|(to, &token)| {
+        let from = &bytes[token as usize * unit * compact..][..unit * compact];
+        for (at, (to, from)) in to.chunks_exact_mut(plane).zip(from.chunks_exact(plane)).enumerate() {
+            let channel = at % config.vision.channels % MEAN.len();
+            let (mean, deviation) = (MEAN[channel] * 255.0, DEVIATION[channel] * 255.0);
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = (f32::from(*from) - mean) / deviation;
+            }
+        }
+    });
+    let kernel = Matrix::new(&folded[..width * compact], width, compact);
+    let left = Matrix::new(patches, rows, compact);
+    let term = Term { left, right: Right::Dense(kernel.t()) };
+    multiply(Output::new(input, rows, width), Start::ZERO, &[term], scratch);
+}
+
+/// Sums the kernel over its frames: a still picture shows the same in all of them.
+fn fold(model: &Model, folded: &mut [f32]) {
+    let config = model.config();
+    let (frames, channels) = (config.vision.temporal_patch_size, config.vision.channels);
+    let plane = config.vision.patch_size * config.vision.patch_size;
+    let mut frame_values = vec![0.0; plane];
+    for row in 0..config.vision.hidden_size {
+        for channel in 0..channels {
+            let to = &mut folded[(row * channels + channel) * plane..][..plane];
+            to.fill(0.0);
+            for frame in 0..frames {
+                let from = (channel * frames + frame) * plane;
+                model.weights().vision.patch_embed.read(row, from, &mut frame_values);
+                to.iter_mut().zip(&frame_values).for_each(|(to, value)| *to += value);
+            }
+        }
+    }
+}
+
+/// The merger: norm, four patches side by side, linear, GELU, linear.
+fn merge(step: &Step<'_>, arena: &mut Arena) {
+    let (model, slots) = (step.model, step.slots);
+    let config = model.config();
+    let rows = step.prepared.patches();
+    let (merged, joined) = (rows / config.vision.merge_unit(), config.vision.merger_size());
+    let [x, inverse, normed, inner, activated, out, scratch] = arena.get([
+        slots.vision.output,
+        slots.merger_inverse,
+        slots.merger_normed,
+        slots.merger_inner,
+        slots.merger_activated,
+        slots.merged,
+        slots.scratch,
+    ]);
+    let wide = rows * config.vision.hidden_size;
+    let weight = &model.weights().vision.merger_norm;
+    norm::forward(&x[..wide], weight, config.vision.norm_epsilon, &mut normed[..wide], &mut inverse[..rows]);
+    let [first, second] = [0, 1].map(|index| model.merger_layer(index).linear);
+    first.forward(&normed[..wide], &[], merged, (inner, joined), None, scratch);
+    gelu::forward(&inner[..merged * joined], &mut activated[..merged * joined]);
+    let width = config.text.hidden_size;
+    second.forward(&activated[..merged * joined], &[], merged, (out, width), None, scratch);
+}
+
+/// Backward from `slots.grad_merged`, in window order, down to the lowest block with something to train.
+pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients) {
+    let (model, slots, clock) = (step.model, step.slots, step.clock);
+    if step.prepared.patches() == 0 {
+        return;
+    }
+    arena.reach(clock.merger_backward());
+    merge_backward(step, arena, gradients);
+    let lowest = model.lowest_trained("model.visual.blocks.");
+    for index in (0..model.config().vision.depth).rev().take_while(|index| *index >= lowest) {
+        arena.reach(clock.vision_backward(index));
+        let block = &slots.vision.blocks[index];
+        let Some((kept, work)) = &block.backward else { return };
+        let pass = pass(step, index);
+        if block.recompute {
+            pass.forward(arena, block.input, kept, &work.work, None);
+        }
+        let to_input = index > lowest || step.training.full;
+        pass.backward(arena, block.input, kept, work, slots.vision.grad, to_input, gradients);
+    }
+    if let Some(id) = model.id("model.visual.patch_embed.proj.weight") {
+        patch_gradient(step, arena, gradients.of(id));
+    }
+}
+
+fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients) {
+    let (model, slots) = (step.model, step.slots);
+    let config = model.config();
+    let rows = step.prepared.patches();
+    let (merged, joined) = (rows / config.vision.merge_unit(), config.vision.merger_size());
+    let (width, wide) = (config.text.hidden_size, rows * config.vision.hidden_size);
+    let [x, inverse, normed, inner, activated, grad_out, grad_inner, grad_normed, grad, scratch] =
+        arena.get([
+            slots.vision.output,
+            slots.merger_inverse,
+            slots.merger_normed,
+            slots.merger_inner,
+            slots.merger_activated,
+            slots.grad_merged,
+            slots.grad_merger_inner,
+            slots.grad_merger_normed,
+            slots.vision.grad,
+            slots.scratch,
+        ]);
+    let [first, second] = [0, 1].map(|index| model.merger_layer(index));
+    let of_second = Trained { projection: &second, rows: merged, grad: (grad_out, width), narrow: &[] };
+    of_second.gradients(&activated[..merged * joined], &mut [], gradients, scratch);
+    let terms: Vec<Term<'_>> = of_second.terms(&[]).collect();
+    multiply(Output::new(grad_inner, merged, joined), Start::ZERO, &terms, scratch);
+    gelu::backward_in_place(&inner[..merged * joined], &mut grad_inner[..merged * joined]);
+    let of_first = Trained { projection: &first, rows: merged, grad: (grad_inner, joined), narrow: &[] };
+    of_first.gradients(&normed[..wide], &mut [], gradients, scratch);
+    let terms: Vec<Term<'_>> = of_first.terms(&[]).collect();
+    multiply(Output::new(grad_normed, merged, joined), Start::ZERO, &terms, scratch);
+    let (x, inverse, grad_normed) = (&x[..wide], &inverse[..rows], &grad_normed[..wide]);
+    if let Some(id) = model.id("model.visual.merger.ln_q.weight") {
+        norm::backward_weight(x, inverse, grad_normed, gradients.of(id));
+    }
+    let weight = &model.weights().vision.merger_norm;
+    norm::backward(x, weight, inverse, grad_normed, Write::Replace, &mut grad[..wide]);
+}
+
+/// Every frame of the kernel saw the same patch, so all get the same gradient.
+fn patch_gradient(step: &Step<'_>, arena: &mut Arena, gradient: &mut [f32]) {
+    let config = step.model.config();
+    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let slots = step.slots;
+    let [patches, folded, grad, scratch] =
+        arena.get([slots.patches, slots.folded, slots.vision.grad, slots.scratch]);
+    let folded = &mut folded[..width * compact];
+    folded.fill(0.0);
+    backward_matrix((grad, width, width), (&patches[..rows * compact], compact), rows, folded, scratch);
+    let (frames, plane) = (config.vision.temporal_patch_size, compact / config.vision.channels);
+    for (to, from) in gradient.chunks_exact_mut(frames * plane).zip(folded.chunks_exact(plane)) {
+        for to in to.chunks_exact_mut(plane) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+    }
+}

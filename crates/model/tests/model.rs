@@ -1,0 +1,231 @@
+//! Forward and backward against Hugging Face and PEFT on small random models: hidden states, loss, every gradient.
+
+mod common;
+
+use common::{Model as Golden, PLAIN, Row, Tensors, load_model, manifest, weight};
+use garden_model::compute::{LossSums, Model, PackedBatch, Recompute, Session, Shapes, Stage};
+use garden_model::{Adapter, LoraSettings, Precision};
+
+/// Rows of a golden batch, laid end to end.
+struct Packed {
+    ids: Vec<u32>,
+    labels: Vec<i32>,
+    segments: Vec<usize>,
+    patches: Vec<u8>,
+    grids: Vec<[usize; 3]>,
+}
+
+impl Packed {
+    fn new(golden: &Golden, rows: &[Row]) -> Self {
+        let mut segments = vec![0];
+        for row in rows {
+            segments.push(segments.last().unwrap() + row.tokens.len());
+        }
+        Self {
+            ids: rows.iter().flat_map(|row| row.tokens.clone()).collect(),
+            labels: rows.iter().flat_map(|row| row.labels.iter().map(|&label| label as i32)).collect(),
+            segments,
+            patches: golden.pictures(rows),
+            grids: rows.iter().flat_map(|row| row.grids.clone()).collect(),
+        }
+    }
+
+    fn batch(&self) -> PackedBatch<'_> {
+        PackedBatch {
+            ids: &self.ids,
+            labels: &self.labels,
+            segments: &self.segments,
+            patches: &self.patches,
+            grids: &self.grids,
+        }
+    }
+}
+
+/// Large enough for every golden batch.
+const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
+
+/// The adapter of the goldens: every value drawn by its name.
+fn adapter(golden: &Golden, name: &str) -> Adapter {
+    let chosen = &golden.adapters[name];
+    let settings = LoraSettings {
+        rank: chosen.r,
+        alpha: chosen.lora_alpha,
+        dropout: 0.0,
+        rslora: chosen.use_rslora,
+        target_modules: chosen.target_modules.clone(),
+    };
+    let mut adapter = Adapter::fresh(&golden.config(), settings, 0).unwrap();
+    for pair in &mut adapter.pairs {
+        let name = |side: &str| format!("base_model.model.{}.lora_{side}.weight", pair.module);
+        pair.a = weight(golden.seed, &name("A"), &[chosen.r, pair.inputs]);
+        pair.b = weight(golden.seed, &name("B"), &[pair.outputs, chosen.r]);
+    }
+    adapter
+}
+
+fn lora_model(golden: &Golden, name: &str) -> Model {
+    let weights = load_model(golden, PLAIN, Precision::AsStored);
+    Model::with_adapter(golden.config(), weights, adapter(golden, name))
+}
+
+fn goldens() -> Vec<(Golden, Tensors)> {
+    let models = manifest().models.into_iter().enumerate();
+    models.map(|(index, golden)| (golden, Tensors::open(&format!("model{index}.safetensors")))).collect()
+}
+
+/// The largest difference, relative to the largest value.
+fn relative(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let difference = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    difference / largest.max(f32::MIN_POSITIVE)
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot =
+        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(f64::MIN_POSITIVE)
+}
+
+#[test]
+fn hidden_states_are_hugging_faces() {
+    for (golden, tensors) in goldens() {
+        for adapter in ["lm", "both"] {
+            let model = lora_model(&golden, adapter);
+            let mut session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
+            for name in golden.batches.keys() {
+                let packed = Packed::new(&golden, &golden.batch(name));
+                let mut seen = 0;
+                let mut watch = |stage: Stage, rows: &[f32]| {
+                    let stored = match stage {
+                        // Hugging Face's come before the windows are ordered.
+                        Stage::Patches | Stage::Normed => return,
+                        Stage::VisionBlock(index) => format!("{name}.{adapter}.vision.block.{index}"),
+                        Stage::TextLayer(index) => format!("{name}.{adapter}.text.layer.{index}"),
+                    };
+                    let difference = relative(rows, &tensors.f32(&stored));
+                    assert!(difference < 1e-4, "{stored} differs by {difference}");
+                    seen += 1;
+                };
+                session.observe(&model, &packed.batch(), &mut watch).unwrap();
+                assert!(seen >= golden.config().text.layers);
+            }
+        }
+    }
+}
+
+#[test]
+fn loss_and_every_lora_gradient_are_pefts() {
+    for (golden, tensors) in goldens() {
+        for adapter in ["lm", "both"] {
+            for recompute in [Recompute::Never, Recompute::Always] {
+                let mut model = lora_model(&golden, adapter);
+                let mut session = Session::new(&model, SHAPES, recompute).unwrap();
+                for name in golden.batches.keys() {
+                    let packed = Packed::new(&golden, &golden.batch(name));
+                    session.clear_gradients();
+                    let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0).unwrap();
+                    let expected = f64::from(tensors.f32(&format!("{name}.{adapter}.loss"))[0]);
+                    let mean = loss / tokens as f64;
+                    assert!(
+                        (mean - expected).abs() < 1e-5 * expected,
+                        "{name}.{adapter}: {mean}, not {expected}"
+                    );
+                    session.visit(&mut model, &mut |tensor| {
+                        let stored = format!("{name}.{adapter}.grad.{}", tensor.name);
+                        compare_gradient(&stored, tensor.gradient, &tensors, tokens);
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Ours is of the summed loss, the stored one of the mean.
+fn compare_gradient(stored: &str, gradient: &[f32], tensors: &Tensors, tokens: usize) {
+    // A batch without pictures gives the vision tower no gradient, which PyTorch does not store.
+    if !tensors.names().contains(&stored.to_owned()) {
+        assert!(gradient.iter().all(|&value| value == 0.0), "{stored} is not in the goldens");
+        return;
+    }
+    let expected = tensors.f32(stored);
+    if expected.iter().all(|&value| value == 0.0) {
+        assert!(gradient.iter().all(|value| value.abs() < 1e-6), "{stored} is not zero");
+        return;
+    }
+    let likeness = cosine(gradient, &expected);
+    assert!(likeness > 0.99999, "{stored}: cosine {likeness}");
+    let mean: Vec<f32> = gradient.iter().map(|value| value / tokens as f32).collect();
+    let difference = relative(&mean, &expected);
+    assert!(difference < 1e-3, "{stored} differs by {difference}");
+}
+
+#[test]
+fn gradients_of_full_training_are_pytorchs() {
+    let (golden, tensors) = goldens().into_iter().next().unwrap();
+    let weights = load_model(&golden, PLAIN, Precision::F32);
+    let mut model = Model::full(golden.config(), weights);
+    for recompute in [Recompute::Never, Recompute::Always] {
+        let mut session = Session::new(&model, SHAPES, recompute).unwrap();
+        let packed = Packed::new(&golden, &golden.batch("mixed"));
+        let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0).unwrap();
+        let expected = f64::from(tensors.f32("mixed.full.loss")[0]);
+        assert!((loss / tokens as f64 - expected).abs() < 1e-5 * expected);
+        let mut shown = 0;
+        session.visit(&mut model, &mut |tensor| {
+            compare_gradient(&format!("mixed.full.grad.{}", tensor.name), tensor.gradient, &tensors, tokens);
+            shown += 1;
+        });
+        assert_eq!(shown, garden_model::parameters::parameters(&golden.config()).len());
+    }
+}
+
+#[test]
+fn gradients_add_up_over_steps_and_repeat_to_the_bit() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let mut model = lora_model(&golden, "both");
+    let packed = Packed::new(&golden, &golden.batch("mixed"));
+    let gradients = |model: &mut Model, steps: usize| {
+        let mut session = Session::new(model, SHAPES, Recompute::Never).unwrap();
+        for _ in 0..steps {
+            session.step(model, &packed.batch(), 0.5).unwrap();
+        }
+        let mut all = Vec::new();
+        session.visit(model, &mut |tensor| all.extend_from_slice(tensor.gradient));
+        all
+    };
+    let (once, again, twice) = (gradients(&mut model, 1), gradients(&mut model, 1), gradients(&mut model, 2));
+    assert_eq!(once, again);
+    for (once, twice) in once.iter().zip(&twice) {
+        assert!((2.0 * once - twice).abs() <= 1e-5 * twice.abs().max(1e-3));
+    }
+}
+
+#[test]
+fn a_budget_keeps_as_many_blocks_as_fit() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let model = lora_model(&golden, "both");
+    let bytes = |recompute| Session::new(&model, SHAPES, recompute).map(|session| session.usage().peak_bytes);
+    let (least, most) = (bytes(Recompute::Always).unwrap(), bytes(Recompute::Never).unwrap());
+    assert!(least < most);
+    let middle = bytes(Recompute::Within(least.midpoint(most))).unwrap();
+    assert!(least <= middle && middle <= least.midpoint(most));
+    assert_eq!(bytes(Recompute::Within(most)).unwrap(), most);
+    let error = bytes(Recompute::Within(least - 4)).unwrap_err();
+    assert!(error.to_string().contains("with every block recomputed"), "{error}");
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_refused() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let model = lora_model(&golden, "lm");
+    let small = Shapes { tokens: 8, ..SHAPES };
+    let mut session = Session::new(&model, small, Recompute::Never).unwrap();
+    let packed = Packed::new(&golden, &golden.batch("one"));
+    let error = session.step(&model, &packed.batch(), 1.0).unwrap_err();
+    assert_eq!(error.to_string(), "the batch has 33 tokens, but memory was laid out for 8");
+    let mut wrong = packed.batch();
+    wrong.patches = &wrong.patches[1..];
+    let error = session.step(&model, &wrong, 1.0).unwrap_err();
+    assert!(error.to_string().contains("bytes of patches"), "{error}");
+}

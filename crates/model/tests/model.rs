@@ -229,3 +229,65 @@ fn a_batch_that_does_not_fit_is_refused() {
     let error = session.step(&model, &wrong, 1.0).unwrap_err();
     assert!(error.to_string().contains("bytes of patches"), "{error}");
 }
+
+/// AdamW as PyTorch computes it: decay first, then the step with corrected moments.
+fn adamw(values: &mut [f32], gradient: &[f32], moments: &mut [[f32; 2]], step: i32, rate: f32, decay: f32) {
+    const BETAS: [f32; 2] = [0.9, 0.999];
+    let corrections = BETAS.map(|beta| 1.0 - f64::from(beta).powi(step));
+    for ((value, grad), [first, second]) in values.iter_mut().zip(gradient).zip(moments) {
+        *value -= rate * decay * *value;
+        *first += (grad - *first) * (1.0 - BETAS[0]);
+        *second = BETAS[1] * *second + (1.0 - BETAS[1]) * grad * grad;
+        let root = f64::from(*second).sqrt() / corrections[1].sqrt() + 1e-8;
+        *value -= (f64::from(rate) / corrections[0] * f64::from(*first) / root) as f32;
+    }
+}
+
+#[test]
+fn a_hundred_steps_follow_hugging_face() {
+    for (golden, _) in goldens() {
+        let curve = &golden.curve;
+        let mut adapter = adapter(&golden, &curve.adapter);
+        adapter.pairs.iter_mut().for_each(|pair| pair.b.fill(0.0));
+        let weights = load_model(&golden, PLAIN, Precision::AsStored);
+        let mut model = Model::with_adapter(golden.config(), weights, adapter);
+        let mut session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
+        let batches: Vec<Packed> =
+            curve.batches.iter().map(|name| Packed::new(&golden, &golden.batch(name))).collect();
+        let mut moments: Vec<Vec<[f32; 2]>> = Vec::new();
+        session.visit(&mut model, &mut |tensor| moments.push(vec![[0.0; 2]; tensor.values.len()]));
+        for (step, expected) in curve.losses.iter().enumerate() {
+            session.clear_gradients();
+            let batch = batches[step % batches.len()].batch();
+            let labels = (1..batch.ids.len()).filter(|&at| batch.labels[at] >= 0).count();
+            let sums = session.step(&model, &batch, 1.0 / labels as f32).unwrap();
+            assert_eq!(sums.tokens, labels);
+            let loss = sums.loss / sums.tokens as f64;
+            assert!((loss - expected).abs() < 1e-3, "step {step}: {loss}, not {expected}");
+            // A batch without pictures leaves the vision tower without gradients, and PyTorch then skips it whole.
+            let pictures = !batch.grids.is_empty();
+            let mut moments = moments.iter_mut();
+            session.visit(&mut model, &mut |tensor| {
+                let moments = moments.next().unwrap();
+                if pictures || !tensor.name.contains("visual") {
+                    let seen = steps_seen(&curve.batches, &golden, step, tensor.name.contains("visual"));
+                    adamw(
+                        tensor.values,
+                        tensor.gradient,
+                        moments,
+                        seen,
+                        curve.learning_rate,
+                        curve.weight_decay,
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// Steps up to and including `step` in which a tensor got a gradient: what its bias correction counts.
+fn steps_seen(batches: &[String], golden: &Golden, step: usize, vision: bool) -> i32 {
+    let has_pictures =
+        |at: usize| golden.batch(&batches[at % batches.len()]).iter().any(|row| !row.grids.is_empty());
+    (0..=step).filter(|&at| !vision || has_pictures(at)).count() as i32
+}

@@ -7,6 +7,7 @@
 mod batch;
 mod block;
 mod model;
+mod plan;
 mod session;
 mod slots;
 mod text;
@@ -14,5 +15,6 @@ mod vision;
 
 pub use batch::{BatchError, PackedBatch};
 pub use model::{Model, TrainableTensor};
+pub use plan::{MemoryPlan, PlanError, PlanRequest};
 pub use session::{LossSums, Recompute, Session, SessionError, Stage};
 pub use slots::Shapes;

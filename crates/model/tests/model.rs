@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Model as Golden, PLAIN, Row, Tensors, load_model, manifest, weight};
-use garden_model::compute::{LossSums, Model, PackedBatch, Recompute, Session, Shapes, Stage};
+use garden_model::compute::{
+    LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
+};
 use garden_model::{Adapter, LoraSettings, Precision};
 
 /// Rows of a golden batch, laid end to end.
@@ -290,4 +292,41 @@ fn steps_seen(batches: &[String], golden: &Golden, step: usize, vision: bool) ->
     let has_pictures =
         |at: usize| golden.batch(&batches[at % batches.len()]).iter().any(|row| !row.grids.is_empty());
     (0..=step).filter(|&at| !vision || has_pictures(at)).count() as i32
+}
+
+#[test]
+fn the_plan_is_the_arenas_own_layout() {
+    for (golden, _) in goldens() {
+        let model = lora_model(&golden, "both");
+        let settings = &model.adapter().unwrap().settings;
+        for recompute in [Recompute::Never, Recompute::Always] {
+            let request = PlanRequest {
+                matrices: garden_engine::StoredAs::F32,
+                others: garden_engine::StoredAs::F32,
+                lora: Some(settings),
+                optimizer_bytes: 8,
+                shapes: SHAPES,
+                recompute,
+            };
+            let plan = MemoryPlan::new(&golden.config(), &request).unwrap();
+            let session = Session::new(&model, SHAPES, recompute).unwrap();
+            assert_eq!(plan.activations + plan.work, session.usage().peak_bytes);
+            assert_eq!(plan.gradients, 4 * model.trainable_values());
+            let values: usize = garden_model::parameters::parameters(&golden.config())
+                .iter()
+                .map(|parameter| parameter.elements())
+                .sum();
+            assert_eq!(plan.weights, 4 * values);
+            assert_eq!(plan.total(), plan.parts().iter().map(|(_, bytes)| bytes).sum::<usize>());
+        }
+    }
+}
+
+#[test]
+fn dropout_is_refused_rather_than_ignored() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let mut model = lora_model(&golden, "lm");
+    model.adapter_mut().unwrap().settings.dropout = 0.1;
+    let error = Session::new(&model, SHAPES, Recompute::Never).unwrap_err();
+    assert!(error.to_string().starts_with("LoRA dropout 0.1 cannot be computed"), "{error}");
 }

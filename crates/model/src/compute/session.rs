@@ -7,6 +7,7 @@ use super::batch::{BatchError, PackedBatch, Prepared};
 use super::model::{Gradients, Model, TrainableTensor};
 use super::slots::{Clock, Planned, Shapes, StepSlots, Training, plan};
 use super::{text, vision};
+use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Usage};
 use garden_engine::ops::embedding::OutOfVocabulary;
 
@@ -40,6 +41,9 @@ pub enum SessionError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The adapter drops inputs, which the passes do not compute.
+    #[error("LoRA dropout {0} cannot be computed; train with dropout 0, PEFT's default")]
+    Dropout(f32),
     /// Even with every block recomputed the arena is larger than the budget.
     #[error(
         "activations need {needed} bytes with every block recomputed, the budget leaves {budget}; \
@@ -102,7 +106,11 @@ pub struct Session {
 impl Session {
     /// Lays out memory for batches up to `shapes`.
     pub fn new(model: &Model, shapes: Shapes, recompute: Recompute) -> Result<Self, SessionError> {
-        let Planned { slots, layout } = choose(model, shapes, recompute)?;
+        let dropout = model.adapter().map_or(0.0, |adapter| adapter.settings.dropout);
+        if dropout > 0.0 {
+            return Err(SessionError::Dropout(dropout));
+        }
+        let Planned { slots, layout } = choose(model.config(), model.training(), shapes, recompute)?;
         let bytes = layout.bytes();
         let arena = Arena::new(layout).map_err(|source| SessionError::Memory { bytes, source })?;
         Ok(Self { arena, slots, shapes, gradients: Gradients::new(model) })
@@ -196,8 +204,12 @@ impl Session {
 }
 
 /// The layout with as few recomputed blocks as `recompute` allows.
-fn choose(model: &Model, shapes: Shapes, recompute: Recompute) -> Result<Planned, SessionError> {
-    let (config, training) = (model.config(), model.training());
+pub(super) fn choose(
+    config: &ModelConfig,
+    training: Training,
+    shapes: Shapes,
+    recompute: Recompute,
+) -> Result<Planned, SessionError> {
     let visited = config.text.layers + if training.through_vision { config.vision.depth } else { 0 };
     let with = |kept| plan(config, shapes, training, kept);
     let budget = match recompute {

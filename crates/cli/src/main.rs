@@ -51,7 +51,29 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(&args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", with_causes(&error));
         ExitCode::from(exit::BAD_INPUT)
     })
+}
+
+/// The error and its causes in one line; a cause that the text before it already tells is not said twice.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
+        "" => cause,
+        _ if told.contains(&cause) => told,
+        _ => format!("{told}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_causes;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || anyhow!("no such file");
+        assert_eq!(with_causes(&cause().context("run.log: no such file")), "run.log: no such file");
+        assert_eq!(with_causes(&cause().context("cannot read run.log")), "cannot read run.log: no such file");
+    }
 }

@@ -5,6 +5,7 @@ mod support;
 use rustix::process::Signal;
 use std::{
     fs,
+    io::Read,
     process::{Command, Stdio},
 };
 use support::{Finished, Running, model_garden};
@@ -13,10 +14,13 @@ struct Sleeper(std::process::Child);
 
 impl Sleeper {
     fn start() -> Self {
+        let code = "import time; print('ready', flush=True); time.sleep(600)";
         let mut command = Command::new("python3");
-        // Without files behind its output, or its log would be followed.
-        command.args(["-c", "import time; time.sleep(600)"]).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
+        // A pipe behind its output: a file would be followed as its log.
+        let mut child =
+            command.args(["-c", code]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        Self(child)
     }
 
     fn pid(&self) -> String {

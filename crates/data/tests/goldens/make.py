@@ -147,13 +147,6 @@ def save(name, image, **how):
     image.save(IMAGES / name, **how)
 
 
-def patched(name, source, old, new):
-    """A file with a few bytes of another one replaced."""
-    data = (IMAGES / source).read_bytes()
-    assert data.count(old) == 1
-    (IMAGES / name).write_bytes(data.replace(old, new))
-
-
 def exif(orientation):
     block = Image.Exif()
     block[ORIENTATION] = orientation
@@ -186,13 +179,7 @@ def make_images():
     save("grey.jpg", photo(150, 110, 10).convert("L"), quality=85)
     save("grey-progressive.jpg", photo(75, 110, 11).convert("L"), quality=85, progressive=True)
     save("cmyk.jpg", photo(120, 90, 12).convert("CMYK"), quality=90)
-    patched("ycck.jpg", "cmyk.jpg", b"Adobe\0\x64\0\0\0\0\0", b"Adobe\0\x64\0\0\0\0\2")
     save("rgb.jpg", photo(64, 48, 13), quality=90, keep_rgb=True)
-    # Units of as many blocks, laid out in another way: Pillow writes neither, and the picture does not matter.
-    save("taller.jpg", photo(128, 128, 17), quality=85, subsampling=1)
-    patched("taller.jpg", "taller.jpg", b"\3\1\x21\0\2\x11\1", b"\3\1\x12\0\2\x11\1")
-    save("quarter-width.jpg", photo(128, 128, 18), quality=85, subsampling=2)
-    patched("quarter-width.jpg", "quarter-width.jpg", b"\3\1\x22\0\2\x11\1", b"\3\1\x41\0\2\x11\1")
     save("one-pixel-wide.jpg", photo(16, 90, 14).crop((0, 0, 1, 90)), quality=90)
     save("thin.jpg", photo(600, 16, 15).crop((0, 0, 600, 3)), quality=90)
     save("wide.jpg", photo(500, 37, 16), quality=85)

@@ -2,8 +2,8 @@
 //!
 //! In come `smaps_rollup` readings, where the kernel divides each page by the number of processes that map it; out
 //! comes, per process, how much of each kind of its resident memory is somebody else's to count. The reading walks
-//! the page tables (milliseconds per gigabyte), so it is taken under a time budget, and in between the last known
-//! overlap is subtracted from the cheap counters of `/proc/PID/status`.
+//! the page tables (milliseconds per gigabyte), so it is taken under a time budget, and in between what it found is
+//! applied to the cheap counters of `/proc/PID/status`.
 
 use procfs::process::Process;
 use serde::Serialize;
@@ -37,16 +37,6 @@ impl Kinds {
         self.anon + self.file + self.shmem
     }
 
-    /// Each kind less that of `other`, never below zero.
-    pub(super) fn less(&self, other: &Kinds) -> Kinds {
-        Kinds {
-            anon: self.anon.saturating_sub(other.anon),
-            file: self.file.saturating_sub(other.file),
-            shmem: self.shmem.saturating_sub(other.shmem),
-            swap: self.swap.saturating_sub(other.swap),
-        }
-    }
-
     /// The larger of each kind.
     pub(super) fn each_max(&self, other: &Kinds) -> Kinds {
         Kinds {
@@ -77,8 +67,8 @@ pub(super) struct Rollup {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     pub rollup: Rollup,
-    /// The part of the process's counters that is not its own share.
-    overlap: Kinds,
+    /// The process's counters at that moment.
+    counters: Kinds,
 }
 
 /// Overlaps of the members of a tree, refreshed as the budget allows.
@@ -103,7 +93,7 @@ impl Shares {
         }
         let read = |(process, counters): (&Process, Kinds)| {
             let rollup = read_rollup(process)?;
-            Some((process.pid, Share { rollup, overlap: counters.less(&rollup.share) }))
+            Some((process.pid, Share { rollup, counters }))
         };
         self.known = tree.filter_map(read).collect();
         self.budget.spend(start.elapsed());
@@ -118,8 +108,23 @@ impl Shares {
 
 impl Share {
     /// The process's own part of its counters of this moment.
-    pub fn own(&self, counters: &Kinds) -> Kinds {
-        counters.less(&self.overlap)
+    ///
+    /// Anonymous memory that came since the reading is the process's own: what was forked can only become less shared.
+    /// Shared and mapped memory that came since is taken to be shared as the rest of it is, for parent and workers map
+    /// the same new segments.
+    pub fn own(&self, now: &Kinds) -> Kinds {
+        let Self { rollup: Rollup { share, .. }, counters: then } = self;
+        let less_overlap = |now: u64, then: u64, share: u64| now.saturating_sub(then.saturating_sub(share));
+        let in_proportion = |now: u64, then: u64, share: u64| match then {
+            0 => now,
+            _ => (now as f64 * (share as f64 / then as f64)).round() as u64,
+        };
+        Kinds {
+            anon: less_overlap(now.anon, then.anon, share.anon),
+            file: in_proportion(now.file, then.file, share.file),
+            shmem: in_proportion(now.shmem, then.shmem, share.shmem),
+            swap: less_overlap(now.swap, then.swap, share.swap),
+        }
     }
 }
 
@@ -199,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn the_overlap_is_carried_between_readings() {
-        let kinds = |anon| Kinds { anon, ..Kinds::default() };
-        let rollup = Rollup { pss: 40, uss: 10, share: kinds(40) };
-        let share = Share { rollup, overlap: kinds(100).less(&rollup.share) };
-        assert_eq!(share.own(&kinds(100)), kinds(40));
-        assert_eq!(share.own(&kinds(130)), kinds(70), "growth since the reading is the process's own");
-        assert_eq!(share.own(&kinds(20)), kinds(0));
+    fn between_readings_new_private_memory_is_own_and_new_shared_memory_is_shared() {
+        let kinds = |anon, shmem| Kinds { anon, shmem, ..Kinds::default() };
+        let share =
+            Share { rollup: Rollup { pss: 65, uss: 10, share: kinds(40, 25) }, counters: kinds(100, 50) };
+        assert_eq!(share.own(&kinds(100, 50)), kinds(40, 25));
+        assert_eq!(share.own(&kinds(130, 80)), kinds(70, 40));
+        assert_eq!(share.own(&kinds(20, 0)), kinds(0, 0));
     }
 }

@@ -169,7 +169,9 @@ pub fn explanations(curve: &Curve, epoch: Option<f64>) -> Vec<Fit> {
     fits.extend(search(curve, knees, |knee| Shape::TwoRates { knee, at_epoch: false }));
     fits.extend(search(curve, knees, |knee| Shape::LateLine { knee }));
     fits.extend(search(curve, knees, |at| Shape::Jump { at }));
-    fits.extend(Stairs::of(curve).map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));
+    // Where peaks were taken away, the floor itself moves in steps as wide as they were: no sign of real ones.
+    let stairs = Stairs::of(curve).filter(|_| curve.returning.is_none());
+    fits.extend(stairs.map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));
     if let Some(knee) = epoch.filter(|knee| (knees.0..knees.1).contains(knee)) {
         fits.push(Fit::new(Shape::Hinge { knee, at_epoch: true }, curve));
         fits.push(Fit::new(Shape::TwoRates { knee, at_epoch: true }, curve));

@@ -107,8 +107,10 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
                 saturating(tau, b, material)
             } else if b < 0.0 {
                 endless(situation, tau, 1.0)
-            } else {
+            } else if keeps_pace(curve, 3.0 * tau, situation) {
                 endless(situation, 3.0 * tau, 1.0)
+            } else {
+                WARM_UP_OR_LEAK
             }
         }
         Shape::Hyperbola { tau } => {
@@ -128,8 +130,10 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
                 late(knee, situation)
             } else if c > KEPT_RATE * b {
                 endless(situation, situation.origin, 1.0)
-            } else {
+            } else if keeps_pace(curve, knee, situation) {
                 endless(situation, knee, 1.0 - knee)
+            } else {
+                WARM_UP_OR_LEAK
             }
         }
         Shape::LateLine { knee } => late(knee, situation),
@@ -143,6 +147,29 @@ pub(super) fn material(curve: &Curve) -> f64 {
     /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
     const OF_PEAKS: f64 = 0.15;
     (MATERIAL * curve.level).max(MATERIAL_BYTES).max(OF_PEAKS * curve.peak_height)
+}
+
+/// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.
+fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
+    /// The later half must grow at this part of the earlier half's rate.
+    const PACE: f64 = 0.65;
+    /// Points that a rate is read from.
+    const LEAST: usize = 4;
+    let start = curve.x.partition_point(|x| *x < from.min(1.0));
+    let half = start + (curve.x.len() - start) / 2;
+    if half - start < LEAST {
+        return true;
+    }
+    let rate = |range: std::ops::Range<usize>| {
+        let (x, y) = (&curve.x[range.clone()], &curve.y[range]);
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let (mean_x, mean_y) = (mean(x), mean(y));
+        let spread: f64 = x.iter().map(|x| (x - mean_x).powi(2)).sum();
+        let together: f64 = x.iter().zip(y).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+        (together / spread.max(f64::MIN_POSITIVE), situation.scatter / spread.max(f64::MIN_POSITIVE).sqrt())
+    };
+    let ((earlier, _), (later, error)) = (rate(start..half), rate(half..curve.x.len()));
+    later + 2.0 * error >= PACE * earlier
 }
 
 /// Whether a curve that is no higher at its end than at its start grows there all the same.
@@ -172,7 +199,7 @@ fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
     match situation.epoch_end {
         Some(epoch_end) => {
             // Rows per step vary, and so does what a row costs: the knee need not be sharp.
-            let tolerance = 0.08 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
+            let tolerance = 0.12 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
             if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
         }
         None => Outlook { steady: 0.0, fill: 0.6, warm_up: 0.4, ..STEADY },
@@ -185,6 +212,8 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     const RIPPLE: f64 = 0.25;
     /// Fewer equal jumps than this may be chance.
     const REGULAR: usize = 4;
+    /// With less than this part of the climb in the second half, it is coming to its end.
+    const EARLY: f64 = 0.35;
     let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
     let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
     let places: Vec<f64> =
@@ -196,7 +225,10 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     if !falls && places.len() >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
         return endless(situation, situation.origin, 1.0);
     }
-    let ever_rarer = gaps.windows(2).all(|pair| pair[1] > 1.3 * pair[0]);
+    // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
+    let late: f64 = stairs.jumps().filter(|(place, _)| *place > 0.5).map(|(_, height)| height).sum();
+    let climbed: f64 = stairs.jumps().map(|(_, height)| height).sum();
+    let ever_rarer = gaps.windows(2).all(|pair| pair[1] > 1.3 * pair[0]) || late < EARLY * climbed;
     if level_since > 0.3 || level_since > 1.5 * widest || (ever_rarer && level_since > 0.1) {
         WARM_UP
     } else {

@@ -4,7 +4,7 @@ const root = document.documentElement;
 root.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
 const palette = ['#0f9d8f', '#d97706', '#6366f1', '#dc2626', '#0284c7', '#84a30d', '#c026d3', '#64748b'];
 const color = name => getComputedStyle(root).getPropertyValue(name).trim();
-const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ['lasso2d', 'select2d']};
+const config = {responsive: true, displaylogo: false, displayModeBar: 'hover', modeBarButtonsToRemove: ['lasso2d', 'select2d']};
 let axis = 'x';
 
 function layout(xTitle, shapes, annotations) {
@@ -14,6 +14,7 @@ function layout(xTitle, shapes, annotations) {
     margin: {l: 64, r: 18, t: 14, b: 44}, hovermode: 'x unified', shapes, annotations,
     hoverlabel: {bgcolor: color('--card'), font: {color: color('--ink')}},
     legend: {orientation: 'h', y: 1.12, x: 0},
+    modebar: {bgcolor: 'rgba(0,0,0,0)', color: color('--rule'), activecolor: color('--soft')},
     xaxis: {...line, title: {text: xTitle}}, yaxis: {...line, rangemode: 'tozero', tickformat: '~s', ticksuffix: 'B'},
   };
 }
@@ -39,13 +40,13 @@ function drawRun(run, index) {
   const names = {anon: 'anonymous', shmem: 'shared', swap: 'swapped', file: 'file-backed (droppable)'};
   const tones = {anon: '#0f9d8f', shmem: '#6366f1', swap: '#dc2626', file: '#94a3b8'};
   const traces = kinds.map(kind => ({
-    x, y: run[kind], name: names[kind], stackgroup: 'kinds', line: {width: 1, color: tones[kind]}, hovertemplate: hover,
+    x, y: run[kind], mode: 'lines', name: names[kind], stackgroup: 'kinds', line: {width: 1, color: tones[kind]}, hovertemplate: hover,
   }));
   if (run.high.some((high, i) => high > run.low[i])) {
-    traces.push({x, y: run.high, name: 'highest', line: {width: 1, dash: 'dot', color: color('--soft')}, hovertemplate: hover});
+    traces.push({x, y: run.high, mode: 'lines', name: 'highest', line: {width: 1, dash: 'dot', color: color('--soft')}, hovertemplate: hover});
   }
   if (kinds.length === 0) {
-    traces.push({x, y: run.owned, name: 'resident', line: {width: 2, color: '#0f9d8f'}, fill: 'tozeroy', hovertemplate: hover});
+    traces.push({x, y: run.owned, mode: 'lines', name: 'resident', line: {width: 2, color: '#0f9d8f'}, fill: 'tozeroy', hovertemplate: hover});
   }
   const marks = [];
   if (run.epochEnd && run.steps && run.epochEnd <= x[x.length - 1]) marks.push(mark('x', run.epochEnd, ' end of the first epoch', '--undecided'));
@@ -58,7 +59,7 @@ function drawRun(run, index) {
 function drawTogether() {
   if (!document.getElementById('together')) return;
   const traces = runs.map((run, index) => ({
-    x: axis === 'x' && run.steps ? run.x : run.minutes, y: run.owned, name: run.name,
+    x: axis === 'x' && run.steps ? run.x : run.minutes, y: run.owned, mode: 'lines', name: run.name,
     line: {width: 2, color: palette[index % palette.length]}, hovertemplate: '%{y:.4s}B',
   }));
   Plotly.react('together', traces, layout(axis === 'x' ? 'step' : 'minutes', [], []), config);

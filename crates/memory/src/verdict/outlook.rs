@@ -103,7 +103,7 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
         Shape::Line => endless(situation, situation.origin, 1.0),
         Shape::Saturating { tau } => saturating(tau, b, material),
         Shape::SaturatingLine { tau } => {
-            if c < material || c < STOPPED * (b + c) * 0.5 {
+            if c < material || c < STOPPED * (b + c) {
                 saturating(tau, b, material)
             } else if b < 0.0 {
                 endless(situation, tau, 1.0)
@@ -145,14 +145,14 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
 /// Growth over a whole run that would matter.
 pub(super) fn material(curve: &Curve) -> f64 {
     /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
-    const OF_PEAKS: f64 = 0.15;
+    const OF_PEAKS: f64 = 0.25;
     (MATERIAL * curve.level).max(MATERIAL_BYTES).max(OF_PEAKS * curve.peak_height)
 }
 
 /// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.
 fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     /// The later half must grow at this part of the earlier half's rate.
-    const PACE: f64 = 0.65;
+    const PACE: f64 = 0.8;
     /// Points that a rate is read from.
     const LEAST: usize = 4;
     let start = curve.x.partition_point(|x| *x < from.min(1.0));
@@ -213,7 +213,7 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     /// Fewer equal jumps than this may be chance.
     const REGULAR: usize = 4;
     /// With less than this part of the climb in the second half, it is coming to its end.
-    const EARLY: f64 = 0.35;
+    const EARLY: f64 = 0.3;
     let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
     let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
     let places: Vec<f64> =

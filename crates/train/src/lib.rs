@@ -7,7 +7,6 @@ pub mod checkpoint;
 pub mod config;
 pub mod interrupt;
 pub mod isolate;
-pub mod merge;
 pub mod monitor;
 pub mod optimizer;
 pub mod outputs;

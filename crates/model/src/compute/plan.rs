@@ -11,7 +11,7 @@ use crate::parameters::{Part, parameters};
 use garden_engine::arena::Purpose;
 use garden_engine::{StoredAs, stored_bytes};
 
-/// What a process takes before any weight: code, threads, allocator, tokenizer. Measured at 14 to 24 MB.
+/// What a process takes before any weight: code, threads, allocator, tokenizer. An estimate.
 const PROCESS: usize = 20 << 20;
 /// Batches in memory at once: the one at work and those fetched ahead.
 const BATCHES: usize = 3;

@@ -5,6 +5,7 @@
 //! the same bits whatever the threads do. Slices whose lengths do not fit each other are the caller's error and panic.
 
 pub mod attention;
+pub mod dropout;
 pub mod embedding;
 pub mod gelu;
 pub mod linear;

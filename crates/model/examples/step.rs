@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut loss = 0.0;
     for _ in 0..argument(3, "4").parse::<usize>()? {
         let start = Instant::now();
-        let sums = session.step(&model, &batch, 1.0)?;
+        let sums = session.step(&model, &batch, 1.0, 0)?;
         session.clear_gradients();
         times.push(start.elapsed().as_secs_f64());
         loss = sums.loss / sums.tokens as f64;

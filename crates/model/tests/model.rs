@@ -126,7 +126,8 @@ fn loss_and_every_lora_gradient_are_pefts() {
                 for name in golden.batches.keys() {
                     let packed = Packed::new(&golden, &golden.batch(name));
                     session.clear_gradients();
-                    let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0).unwrap();
+                    let LossSums { loss, tokens, .. } =
+                        session.step(&model, &packed.batch(), 1.0, 0).unwrap();
                     let expected = f64::from(tensors.f32(&format!("{name}.{adapter}.loss"))[0]);
                     let mean = loss / tokens as f64;
                     assert!(
@@ -170,7 +171,7 @@ fn gradients_of_full_training_are_pytorchs() {
     for recompute in [Recompute::Never, Recompute::Always] {
         let mut session = Session::new(&model, SHAPES, recompute).unwrap();
         let packed = Packed::new(&golden, &golden.batch("mixed"));
-        let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0).unwrap();
+        let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0, 0).unwrap();
         let expected = f64::from(tensors.f32("mixed.full.loss")[0]);
         assert!((loss / tokens as f64 - expected).abs() < 1e-5 * expected);
         let mut shown = 0;
@@ -190,7 +191,7 @@ fn gradients_add_up_over_steps_and_repeat_to_the_bit() {
     let gradients = |model: &mut Model, steps: usize| {
         let mut session = Session::new(model, SHAPES, Recompute::Never).unwrap();
         for _ in 0..steps {
-            session.step(model, &packed.batch(), 0.5).unwrap();
+            session.step(model, &packed.batch(), 0.5, 0).unwrap();
         }
         let mut all = Vec::new();
         session.visit(model, &mut |tensor| all.extend_from_slice(tensor.gradient));
@@ -224,11 +225,11 @@ fn a_batch_that_does_not_fit_is_refused() {
     let small = Shapes { tokens: 8, ..SHAPES };
     let mut session = Session::new(&model, small, Recompute::Never).unwrap();
     let packed = Packed::new(&golden, &golden.batch("one"));
-    let error = session.step(&model, &packed.batch(), 1.0).unwrap_err();
+    let error = session.step(&model, &packed.batch(), 1.0, 0).unwrap_err();
     assert_eq!(error.to_string(), "the batch has 33 tokens, but memory was laid out for 8");
     let mut wrong = packed.batch();
     wrong.patches = &wrong.patches[1..];
-    let error = session.step(&model, &wrong, 1.0).unwrap_err();
+    let error = session.step(&model, &wrong, 1.0, 0).unwrap_err();
     assert!(error.to_string().contains("bytes of patches"), "{error}");
 }
 
@@ -262,7 +263,7 @@ fn a_hundred_steps_follow_hugging_face() {
             session.clear_gradients();
             let batch = batches[step % batches.len()].batch();
             let labels = (1..batch.ids.len()).filter(|&at| batch.labels[at] >= 0).count();
-            let sums = session.step(&model, &batch, 1.0 / labels as f32).unwrap();
+            let sums = session.step(&model, &batch, 1.0 / labels as f32, 0).unwrap();
             assert_eq!(sums.tokens, labels);
             let loss = sums.loss / sums.tokens as f64;
             assert!((loss - expected).abs() < 1e-3, "step {step}: {loss}, not {expected}");
@@ -322,11 +323,81 @@ fn the_plan_is_the_arenas_own_layout() {
     }
 }
 
+/// A model whose adapter drops a fifth of its inputs, and all gradients of one step with `noise`.
+fn dropping(golden: &Golden) -> Model {
+    let mut model = lora_model(golden, "both");
+    model.adapter_mut().unwrap().settings.dropout = 0.2;
+    model
+}
+
+fn step_with_noise(model: &mut Model, packed: &Packed, recompute: Recompute, noise: u64) -> (f64, Vec<f32>) {
+    let mut session = Session::new(model, SHAPES, recompute).unwrap();
+    let loss = session.step(model, &packed.batch(), 1.0, noise).unwrap().loss;
+    let mut gradients = Vec::new();
+    session.visit(model, &mut |tensor| gradients.extend_from_slice(tensor.gradient));
+    (loss, gradients)
+}
+
 #[test]
-fn dropout_is_refused_rather_than_ignored() {
-    let (golden, _) = goldens().into_iter().next().unwrap();
-    let mut model = lora_model(&golden, "lm");
-    model.adapter_mut().unwrap().settings.dropout = 0.1;
-    let error = Session::new(&model, SHAPES, Recompute::Never).unwrap_err();
-    assert!(error.to_string().starts_with("LoRA dropout 0.1 cannot be computed"), "{error}");
+fn dropout_depends_on_its_number_and_on_nothing_else() {
+    for (golden, _) in goldens() {
+        let mut model = dropping(&golden);
+        let packed = Packed::new(&golden, &golden.batch("mixed"));
+        let kept = step_with_noise(&mut model, &packed, Recompute::Never, 7);
+        assert_eq!(kept, step_with_noise(&mut model, &packed, Recompute::Always, 7), "recomputed");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let alone = pool.install(|| step_with_noise(&mut model, &packed, Recompute::Never, 7));
+        assert_eq!(kept, alone, "on one thread");
+        let other = step_with_noise(&mut model, &packed, Recompute::Never, 8);
+        assert!((kept.0 - other.0).abs() > 1e-3, "another number gives the same loss {}", kept.0);
+        // Evaluation drops nothing.
+        let mut session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
+        let whole = session.evaluate(&model, &packed.batch()).unwrap().loss;
+        model.adapter_mut().unwrap().settings.dropout = 0.0;
+        assert_eq!(whole, session.evaluate(&model, &packed.batch()).unwrap().loss);
+        assert!((kept.0 - whole).abs() > 1e-3);
+    }
+}
+
+#[test]
+fn gradients_under_dropout_are_those_of_finite_differences() {
+    for (golden, _) in goldens() {
+        let mut model = dropping(&golden);
+        let packed = Packed::new(&golden, &golden.batch("mixed"));
+        let (_, gradients) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
+        // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a large one.
+        for part in ["visual.*lora_A", "visual.*lora_B", "language_model.*lora_A", "language_model.*lora_B"] {
+            let (tower, side) = part.split_once(".*").unwrap();
+            let mut chosen = Vec::new();
+            let session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
+            session.visit(&mut model, &mut |tensor| {
+                let inside = tensor.name.contains(tower) && tensor.name.contains(side);
+                chosen.extend(std::iter::repeat_n(inside, tensor.values.len()));
+            });
+            let direction: Vec<f32> = gradients
+                .iter()
+                .zip(&chosen)
+                .map(|(&grad, &inside)| if inside { grad } else { 0.0 })
+                .collect();
+            let square: f64 = direction.iter().map(|&grad| f64::from(grad).powi(2)).sum();
+            let step = (2e-3 / square.sqrt()) as f32;
+            let mut loss_at = |offset: f32| {
+                move_along(&mut model, &direction, offset);
+                let (loss, _) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
+                move_along(&mut model, &direction, -offset);
+                loss
+            };
+            let slope = (loss_at(step) - loss_at(-step)) / (2.0 * f64::from(step));
+            assert!((slope / square - 1.0).abs() < 5e-3, "{part}: slope {slope}, gradient says {square}");
+        }
+    }
+}
+
+/// Adds `offset * direction` to all that is trained.
+fn move_along(model: &mut Model, direction: &[f32], offset: f32) {
+    let session = Session::new(model, SHAPES, Recompute::Never).unwrap();
+    let mut direction = direction.iter();
+    session.visit(model, &mut |tensor| {
+        tensor.values.iter_mut().zip(&mut direction).for_each(|(value, along)| *value += offset * along);
+    });
 }

@@ -91,21 +91,34 @@ impl<'a> Linear<'a> {
     /// The products that make up the gradient of the input; layers that share an input add theirs in one call.
     pub fn input_terms<'b>(
         &self,
-        (grad, stride): (&'b [f32], usize),
+        grad: (&'b [f32], usize),
         grad_narrow: &'b [f32],
         rows: usize,
     ) -> impl Iterator<Item = Term<'b>>
     where
         'a: 'b,
     {
+        std::iter::once(self.weight_input_term(grad, rows)).chain(self.pair_input_term(grad_narrow, rows))
+    }
+
+    /// The weight's product among them.
+    pub fn weight_input_term<'b>(&self, (grad, stride): (&'b [f32], usize), rows: usize) -> Term<'b>
+    where
+        'a: 'b,
+    {
         let left = Matrix::with_stride(grad, rows, self.weight.rows(), stride);
-        let main = Term { left, right: Right::Weight(self.weight) };
-        let inputs = self.weight.cols();
-        let pair = self.lora.map(|lora| Term {
+        Term { left, right: Right::Weight(self.weight) }
+    }
+
+    /// The pair's product among them: apart from the weight's where dropout lies between the input and the pair.
+    pub fn pair_input_term<'b>(&self, grad_narrow: &'b [f32], rows: usize) -> Option<Term<'b>>
+    where
+        'a: 'b,
+    {
+        self.lora.map(|lora| Term {
             left: Matrix::new(grad_narrow, rows, lora.rank),
-            right: Right::Dense(Matrix::new(lora.a, lora.rank, inputs)),
-        });
-        std::iter::once(main).chain(pair)
+            right: Right::Dense(Matrix::new(lora.a, lora.rank, self.weight.cols())),
+        })
     }
 }
 

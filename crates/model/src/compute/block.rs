@@ -5,10 +5,11 @@
 //! recomputed runs [`Pass::forward`] again without its last product, whose result the next block's input already held.
 
 use super::model::{Block, Gradients, Projection};
-use super::slots::{BackwardWork, Kept, Work};
+use super::slots::{BackwardWork, Kept, Training, Work};
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Slot};
 use garden_engine::ops::attention::{self, Rows, Saved};
+use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::linear::{backward_bias, backward_matrix};
 use garden_engine::ops::rotary::{self, Table};
 use garden_engine::ops::{Write, norm, swiglu};
@@ -28,10 +29,12 @@ pub(super) struct BlockShape {
     pub rank: usize,
     /// Matrices that queries, keys and values come from: one or three.
     pub qkv_parts: usize,
+    /// Whether the pairs drop some of their inputs.
+    pub dropout: bool,
 }
 
 impl BlockShape {
-    pub(super) fn vision(config: &ModelConfig, rank: usize) -> Self {
+    pub(super) fn vision(config: &ModelConfig, training: Training) -> Self {
         let vision = &config.vision;
         Self {
             width: vision.hidden_size,
@@ -41,12 +44,13 @@ impl BlockShape {
             inner: vision.intermediate_size,
             causal: false,
             epsilon: vision.norm_epsilon,
-            rank,
+            rank: training.rank[0],
             qkv_parts: 1,
+            dropout: training.dropout && training.rank[0] > 0,
         }
     }
 
-    pub(super) fn text(config: &ModelConfig, rank: usize) -> Self {
+    pub(super) fn text(config: &ModelConfig, training: Training) -> Self {
         let text = &config.text;
         Self {
             width: text.hidden_size,
@@ -56,13 +60,19 @@ impl BlockShape {
             inner: text.intermediate_size,
             causal: true,
             epsilon: text.norm_epsilon,
-            rank,
+            rank: training.rank[1],
             qkv_parts: 3,
+            dropout: training.dropout && training.rank[1] > 0,
         }
     }
 
     pub(super) fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// The widest input that is dropped from; zero without dropout.
+    pub(super) fn dropped_width(&self) -> usize {
+        if self.dropout { self.width.max(self.inner) } else { 0 }
     }
 
     /// Linear layers of the block.
@@ -90,6 +100,8 @@ pub(super) struct Pass<'a> {
     pub cos: Slot,
     pub sin: Slot,
     pub scratch: Slot,
+    /// The step's dropout: each pair has its own fork of it.
+    pub dropout: Option<Mask>,
 }
 
 impl Pass<'_> {
@@ -97,6 +109,27 @@ impl Pass<'_> {
     fn narrow<'b>(&self, index: usize, narrow: &'b mut [f32]) -> &'b mut [f32] {
         let len = self.rows * self.shape.rank;
         &mut narrow[index * len..][..len]
+    }
+
+    /// What is dropped from the input of the layer's pair.
+    fn mask(&self, projection: &Projection<'_>) -> Option<Mask> {
+        projection.ids.a.zip(self.dropout).map(|(id, dropout)| dropout.fork(id as u64))
+    }
+
+    /// The narrow product of the layer's pair, on what dropout leaves of `x`.
+    fn project(&self, projection: &Projection<'_>, x: &[f32], narrow: &mut [f32], room: &mut Room<'_>) {
+        let x = masked(self.mask(projection), x, projection.linear.weight.cols(), room.dropped);
+        projection.linear.project(x, self.rows, narrow, room.packed);
+    }
+
+    /// A layer with the gradient of its output and what forward kept for it.
+    fn trained<'a, 'b>(
+        &self,
+        projection: &'b Projection<'a>,
+        grad: (&'b [f32], usize),
+        narrow: &'b [f32],
+    ) -> Trained<'a, 'b> {
+        Trained { projection, rows: self.rows, grad, narrow, mask: self.mask(projection) }
     }
 
     /// The rows after the block go to `output`; without one, only what backward reads is computed.
@@ -111,7 +144,7 @@ impl Pass<'_> {
         self.forward_attention(arena, input, kept, work);
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let first = shape.qkv_parts + 1;
-        let [middle, inverse, gate, up, narrow, normed, activated, scratch] = arena.get([
+        let [middle, inverse, gate, up, narrow, normed, activated, dropped, packed] = arena.get([
             kept.middle,
             kept.inverse2,
             kept.gate,
@@ -119,8 +152,10 @@ impl Pass<'_> {
             kept.narrow,
             work.normed,
             work.activated,
+            work.dropped,
             self.scratch,
         ]);
+        let room = &mut Room { dropped, packed };
         let middle = &middle[..rows * shape.width];
         let normed = &mut normed[..rows * shape.width];
         norm::forward(middle, block.norm2, shape.epsilon, normed, &mut inverse[..rows]);
@@ -128,24 +163,23 @@ impl Pass<'_> {
             [(&block.gate, &mut *gate), (&block.up, &mut *up)].into_iter().enumerate()
         {
             let narrow = self.narrow(first + at, narrow);
-            projection.linear.project(normed, rows, narrow, scratch);
-            projection.linear.forward(normed, narrow, rows, (out, shape.inner), None, scratch);
+            self.project(projection, normed, narrow, room);
+            projection.linear.forward(normed, narrow, rows, (out, shape.inner), None, room.packed);
         }
         let activated = &mut activated[..rows * shape.inner];
         swiglu::forward(&gate[..activated.len()], &up[..activated.len()], activated);
-        let down = &block.down.linear;
-        down.project(activated, rows, self.narrow(first + 2, narrow), scratch);
+        self.project(&block.down, activated, self.narrow(first + 2, narrow), room);
         if let Some(output) = output {
-            let [middle, narrow, activated, scratch, output] =
+            let [middle, narrow, activated, packed, output] =
                 arena.get([kept.middle, kept.narrow, work.activated, self.scratch, output]);
-            let narrow = self.narrow(first + 2, narrow);
-            down.forward(activated, narrow, rows, (output, shape.width), Some(middle), scratch);
+            let (narrow, down) = (self.narrow(first + 2, narrow), &block.down.linear);
+            down.forward(activated, narrow, rows, (output, shape.width), Some(middle), packed);
         }
     }
 
     fn forward_attention(&self, arena: &mut Arena, input: Slot, kept: &Kept, work: &Work) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
-        let [x, inverse, qkv, attended, log_sum_exp, middle, narrow, normed, cos, sin, scratch] =
+        let [x, inverse, qkv, attended, log_sum_exp, middle, narrow, normed, cos, sin, dropped, packed] =
             arena.get([
                 input,
                 kept.inverse1,
@@ -157,8 +191,10 @@ impl Pass<'_> {
                 work.normed,
                 self.cos,
                 self.sin,
+                work.dropped,
                 self.scratch,
             ]);
+        let room = &mut Room { dropped, packed };
         let x = &x[..rows * shape.width];
         let normed = &mut normed[..rows * shape.width];
         norm::forward(x, block.norm1, shape.epsilon, normed, &mut inverse[..rows]);
@@ -166,8 +202,8 @@ impl Pass<'_> {
         let mut column = 0;
         for (index, projection) in block.qkv.iter().enumerate() {
             let narrow = self.narrow(index, narrow);
-            projection.linear.project(normed, rows, narrow, scratch);
-            projection.linear.forward(normed, narrow, rows, (&mut qkv[column..], stride), None, scratch);
+            self.project(projection, normed, narrow, room);
+            projection.linear.forward(normed, narrow, rows, (&mut qkv[column..], stride), None, room.packed);
             column += projection.linear.weight.rows();
         }
         let qkv = &mut qkv[..rows * stride];
@@ -176,10 +212,9 @@ impl Pass<'_> {
         let attended = &mut attended[..rows * shape.width];
         let log_sum_exp = &mut log_sum_exp[..rows * shape.heads];
         attention::forward(&shape.attention(self.segments), q, k, v, attended, log_sum_exp);
-        let out = &block.out.linear;
         let narrow = self.narrow(shape.qkv_parts, narrow);
-        out.project(attended, rows, narrow, scratch);
-        out.forward(attended, narrow, rows, (middle, shape.width), Some(x), scratch);
+        self.project(&block.out, attended, narrow, room);
+        block.out.linear.forward(attended, narrow, rows, (middle, shape.width), Some(x), room.packed);
     }
 
     fn table<'b>(&self, cos: &'b [f32], sin: &'b [f32]) -> Table<'b> {
@@ -222,34 +257,42 @@ impl Pass<'_> {
     ) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let first = shape.qkv_parts + 1;
-        let [middle, inverse, gate, up, narrow, normed, activated, grad_normed, grad_narrow, grad, scratch] =
-            arena.get([
-                kept.middle,
-                kept.inverse2,
-                kept.gate,
-                kept.up,
-                kept.narrow,
-                work.work.normed,
-                work.work.activated,
-                work.grad_normed,
-                work.grad_narrow,
-                grad,
-                self.scratch,
-            ]);
+        let [
+            middle,
+            inverse,
+            gate,
+            up,
+            narrow,
+            normed,
+            activated,
+            dropped,
+            grad_normed,
+            grad_narrow,
+            grad,
+            packed,
+        ] = arena.get([
+            kept.middle,
+            kept.inverse2,
+            kept.gate,
+            kept.up,
+            kept.narrow,
+            work.work.normed,
+            work.work.activated,
+            work.work.dropped,
+            work.grad_normed,
+            work.grad_narrow,
+            grad,
+            self.scratch,
+        ]);
+        let room = &mut Room { dropped, packed };
         let (wide, inner) = (rows * shape.width, rows * shape.inner);
         let (gate, up, activated) = (&mut gate[..inner], &mut up[..inner], &mut activated[..inner]);
         swiglu::forward(gate, up, activated);
         let down_narrow = self.narrow(first + 2, grad_narrow);
-        let down = Trained {
-            projection: &block.down,
-            rows,
-            grad: (&grad[..wide], shape.width),
-            narrow: self.narrow(first + 2, narrow),
-        };
-        down.gradients(activated, down_narrow, gradients, scratch);
+        let down = self.trained(&block.down, (&grad[..wide], shape.width), self.narrow(first + 2, narrow));
+        down.gradients(activated, down_narrow, gradients, room);
         // The activation has done its work: its place takes its own gradient.
-        let terms: Vec<Term<'_>> = down.terms(down_narrow).collect();
-        multiply(Output::new(activated, rows, shape.inner), Start::ZERO, &terms, scratch);
+        input_gradient(&[(&down, down_narrow)], activated, room);
         swiglu::backward_in_place(gate, up, activated);
 
         let middle = &middle[..wide];
@@ -258,24 +301,13 @@ impl Pass<'_> {
         norm::forward(middle, block.norm2, shape.epsilon, normed, inverse);
         let len = rows * shape.rank;
         let (gate_narrow, up_narrow) = grad_narrow[first * len..(first + 2) * len].split_at_mut(len);
-        let of_gate = Trained {
-            projection: &block.gate,
-            rows,
-            grad: (gate, shape.inner),
-            narrow: self.narrow(first, narrow),
-        };
-        of_gate.gradients(normed, gate_narrow, gradients, scratch);
-        let of_up = Trained {
-            projection: &block.up,
-            rows,
-            grad: (up, shape.inner),
-            narrow: self.narrow(first + 1, narrow),
-        };
-        of_up.gradients(normed, up_narrow, gradients, scratch);
-        let of_gate = block.gate.linear.input_terms((gate, shape.inner), gate_narrow, rows);
-        let of_up = block.up.linear.input_terms((up, shape.inner), up_narrow, rows);
-        let terms: Vec<Term<'_>> = of_gate.chain(of_up).collect();
-        multiply(Output::new(grad_normed, rows, shape.width), Start::ZERO, &terms, scratch);
+        let [of_gate, of_up] =
+            [(&block.gate, gate, first), (&block.up, up, first + 1)].map(|(projection, grad, index)| {
+                self.trained(projection, (grad, shape.inner), &narrow[index * len..][..len])
+            });
+        of_gate.gradients(normed, gate_narrow, gradients, room);
+        of_up.gradients(normed, up_narrow, gradients, room);
+        input_gradient(&[(&of_gate, gate_narrow), (&of_up, up_narrow)], grad_normed, room);
         if let Some(id) = block.norm_ids[1] {
             norm::backward_weight(middle, inverse, grad_normed, gradients.of(id));
         }
@@ -295,18 +327,21 @@ impl Pass<'_> {
     ) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let wide = rows * shape.width;
-        let [attended, narrow, grad_attended, grad_narrow, grad_of, scratch] =
-            arena.get([kept.attended, kept.narrow, work.grad_attended, work.grad_narrow, grad, self.scratch]);
+        let [attended, narrow, grad_attended, grad_narrow, grad_of, dropped, packed] = arena.get([
+            kept.attended,
+            kept.narrow,
+            work.grad_attended,
+            work.grad_narrow,
+            grad,
+            work.work.dropped,
+            self.scratch,
+        ]);
+        let room = &mut Room { dropped, packed };
         let out_narrow = self.narrow(shape.qkv_parts, grad_narrow);
-        let out = Trained {
-            projection: &block.out,
-            rows,
-            grad: (&grad_of[..wide], shape.width),
-            narrow: self.narrow(shape.qkv_parts, narrow),
-        };
-        out.gradients(&attended[..wide], out_narrow, gradients, scratch);
-        let terms: Vec<Term<'_>> = out.terms(out_narrow).collect();
-        multiply(Output::new(grad_attended, rows, shape.width), Start::ZERO, &terms, scratch);
+        let narrow = self.narrow(shape.qkv_parts, narrow);
+        let out = self.trained(&block.out, (&grad_of[..wide], shape.width), narrow);
+        out.gradients(&attended[..wide], out_narrow, gradients, room);
+        input_gradient(&[(&out, out_narrow)], &mut grad_attended[..wide], room);
 
         let [qkv, attended, log_sum_exp, grad_attended, grad_qkv, cos, sin] = arena.get([
             kept.qkv,
@@ -331,45 +366,62 @@ impl Pass<'_> {
         );
         rotary::backward(grad_qkv, stride, shape.heads + shape.kv_heads, self.table(cos, sin));
 
-        let [x, inverse, narrow, normed, grad_normed, grad_qkv, grad_narrow, grad, scratch] = arena.get([
-            input,
-            kept.inverse1,
-            kept.narrow,
-            work.work.normed,
-            work.grad_normed,
-            work.grad_qkv,
-            work.grad_narrow,
-            grad,
-            self.scratch,
-        ]);
+        let [x, inverse, narrow, normed, grad_normed, grad_qkv, grad_narrow, grad, dropped, packed] = arena
+            .get([
+                input,
+                kept.inverse1,
+                kept.narrow,
+                work.work.normed,
+                work.grad_normed,
+                work.grad_qkv,
+                work.grad_narrow,
+                grad,
+                work.work.dropped,
+                self.scratch,
+            ]);
+        let room = &mut Room { dropped, packed };
         let x = &x[..wide];
         let (normed, grad_normed, inverse) =
             (&mut normed[..wide], &mut grad_normed[..wide], &mut inverse[..rows]);
         norm::forward(x, block.norm1, shape.epsilon, normed, inverse);
+        let len = rows * shape.rank;
         let mut column = 0;
+        let mut layers = Vec::with_capacity(block.qkv.len());
         for (index, projection) in block.qkv.iter().enumerate() {
             let grad = (&grad_qkv[column..], stride);
-            let trained = Trained { projection, rows, grad, narrow: self.narrow(index, narrow) };
-            trained.gradients(normed, self.narrow(index, grad_narrow), gradients, scratch);
+            let trained = self.trained(projection, grad, &narrow[index * len..][..len]);
+            trained.gradients(normed, self.narrow(index, grad_narrow), gradients, room);
+            layers.push(trained);
             column += projection.linear.weight.rows();
         }
         if !to_input && block.norm_ids[0].is_none() {
             return;
         }
-        let len = rows * shape.rank;
-        let mut column = 0;
-        let mut terms = Vec::with_capacity(2 * block.qkv.len());
-        for (index, projection) in block.qkv.iter().enumerate() {
-            let narrow = &grad_narrow[index * len..][..len];
-            terms.extend(projection.linear.input_terms((&grad_qkv[column..], stride), narrow, rows));
-            column += projection.linear.weight.rows();
-        }
-        multiply(Output::new(grad_normed, rows, shape.width), Start::ZERO, &terms, scratch);
+        let layers: Vec<(&Trained<'_, '_>, &[f32])> = (layers.iter().enumerate())
+            .map(|(index, layer)| (layer, &grad_narrow[index * len..][..len]))
+            .collect();
+        input_gradient(&layers, grad_normed, room);
         if let Some(id) = block.norm_ids[0] {
             norm::backward_weight(x, inverse, grad_normed, gradients.of(id));
         }
         norm::backward(x, block.norm1, inverse, grad_normed, Write::Add, &mut grad[..wide]);
     }
+}
+
+/// Places for what a product needs beside its operands.
+pub(super) struct Room<'a> {
+    /// An input after dropout, or a gradient before it; empty without dropout.
+    pub dropped: &'a mut [f32],
+    /// Packed panels.
+    pub packed: &'a mut [f32],
+}
+
+/// `x` as the mask leaves it, in `dropped`; `x` itself without a mask.
+fn masked<'a>(mask: Option<Mask>, x: &'a [f32], width: usize, dropped: &'a mut [f32]) -> &'a [f32] {
+    let Some(mask) = mask else { return x };
+    let dropped = &mut dropped[..x.len()];
+    mask.forward(x, width, dropped);
+    dropped
 }
 
 /// A linear layer with the gradient of its output at hand.
@@ -380,37 +432,57 @@ pub(super) struct Trained<'a, 'b> {
     pub grad: (&'b [f32], usize),
     /// The narrow product that forward kept.
     pub narrow: &'b [f32],
+    /// What was dropped from the input of its pair.
+    pub mask: Option<Mask>,
 }
 
-impl<'a: 'b, 'b> Trained<'a, 'b> {
+impl Trained<'_, '_> {
     /// Fills `grad_narrow` and adds the gradients of whatever is trained in the layer, `x` being its input.
     pub(super) fn gradients(
         &self,
         x: &[f32],
         grad_narrow: &mut [f32],
         gradients: &mut Gradients,
-        scratch: &mut [f32],
+        room: &mut Room<'_>,
     ) {
         let Projection { linear, ids } = self.projection;
         let (rows, rank, inputs) = (self.rows, linear.rank(), linear.weight.cols());
         let wide = (self.grad.0, self.grad.1, linear.weight.rows());
-        linear.backward_narrow(self.grad, rows, grad_narrow, scratch);
+        linear.backward_narrow(self.grad, rows, grad_narrow, room.packed);
         if let Some(id) = ids.b {
-            backward_matrix(wide, (self.narrow, rank), rows, gradients.of(id), scratch);
+            backward_matrix(wide, (self.narrow, rank), rows, gradients.of(id), room.packed);
         }
         if let Some(id) = ids.a {
-            backward_matrix((grad_narrow, rank, rank), (x, inputs), rows, gradients.of(id), scratch);
+            let x = masked(self.mask, x, inputs, room.dropped);
+            backward_matrix((grad_narrow, rank, rank), (x, inputs), rows, gradients.of(id), room.packed);
         }
         if let Some(id) = ids.weight {
-            backward_matrix(wide, (x, inputs), rows, gradients.of(id), scratch);
+            backward_matrix(wide, (x, inputs), rows, gradients.of(id), room.packed);
         }
         if let Some(id) = ids.bias {
             backward_bias(self.grad, rows, gradients.of(id));
         }
     }
+}
 
-    /// The products of the input's gradient.
-    pub(super) fn terms(&self, grad_narrow: &'b [f32]) -> impl Iterator<Item = Term<'b>> {
-        self.projection.linear.input_terms(self.grad, grad_narrow, self.rows)
+/// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is one sum of
+/// products, but for pairs with dropout: their gradient goes through the mask first.
+pub(super) fn input_gradient(layers: &[(&Trained<'_, '_>, &[f32])], out: &mut [f32], room: &mut Room<'_>) {
+    let mut terms: Vec<Term<'_>> = Vec::with_capacity(2 * layers.len());
+    for (layer, narrow) in layers {
+        let linear = &layer.projection.linear;
+        terms.push(linear.weight_input_term(layer.grad, layer.rows));
+        terms.extend(linear.pair_input_term(narrow, layer.rows).filter(|_| layer.mask.is_none()));
+    }
+    let Some((first, _)) = layers.first() else { return };
+    let (rows, inputs) = (first.rows, first.projection.linear.weight.cols());
+    multiply(Output::new(out, rows, inputs), Start::ZERO, &terms, room.packed);
+    for (layer, narrow) in layers {
+        let pair = layer.projection.linear.pair_input_term(narrow, rows);
+        if let Some((mask, pair)) = layer.mask.zip(pair) {
+            let dropped = &mut room.dropped[..rows * inputs];
+            multiply(Output::new(dropped, rows, inputs), Start::ZERO, &[pair], room.packed);
+            mask.backward_add(dropped, inputs, &mut out[..rows * inputs]);
+        }
     }
 }

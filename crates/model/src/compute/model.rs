@@ -165,7 +165,8 @@ impl Model {
         let through_vision = self.full || has("model.visual.");
         let rank = [("model.visual.", rank), ("model.language_model.", rank)]
             .map(|(part, rank)| if has(part) { rank } else { 0 });
-        Training { rank, full: self.full, through_vision }
+        let dropout = self.adapter.as_ref().is_some_and(|adapter| adapter.settings.dropout > 0.0);
+        Training { rank, full: self.full, through_vision, dropout }
     }
 
     /// The lowest block of each tower in which something is trained: below it no gradient is needed.

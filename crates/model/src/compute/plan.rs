@@ -119,10 +119,10 @@ pub enum PlanError {
 
 fn training(config: &ModelConfig, lora: Option<&LoraSettings>) -> Result<Training, LoraError> {
     let Some(lora) = lora else {
-        return Ok(Training { rank: [0; 2], full: true, through_vision: true });
+        return Ok(Training { rank: [0; 2], full: true, through_vision: true, dropout: false });
     };
     let targets = lora.targets(config)?;
     let rank = [Part::Vision, Part::Language]
         .map(|part| if targets.iter().any(|linear| linear.part == part) { lora.rank } else { 0 });
-    Ok(Training { rank, full: false, through_vision: rank[0] > 0 })
+    Ok(Training { rank, full: false, through_vision: rank[0] > 0, dropout: lora.dropout > 0.0 })
 }

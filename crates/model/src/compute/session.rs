@@ -9,6 +9,7 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, Training, plan};
 use super::{text, vision};
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Usage};
+use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::embedding::OutOfVocabulary;
 
 /// How much of the forward is kept for the backward.
@@ -41,9 +42,6 @@ pub enum SessionError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The adapter drops inputs, which the passes do not compute.
-    #[error("LoRA dropout {0} cannot be computed; train with dropout 0, PEFT's default")]
-    Dropout(f32),
     /// Even with every block recomputed the arena is larger than the budget.
     #[error(
         "activations need {needed} bytes with every block recomputed, the budget leaves {budget}; \
@@ -92,6 +90,15 @@ pub(super) struct Step<'a> {
     pub prepared: &'a Prepared,
     pub segments: &'a [usize],
     pub rows: usize,
+    /// Only while training, and only with an adapter that has it.
+    pub dropout: Option<Mask>,
+}
+
+/// What a step with gradients needs to know.
+#[derive(Debug, Clone, Copy)]
+struct Backward {
+    scale: f32,
+    noise: u64,
 }
 
 /// Memory for one model and its batches.
@@ -106,24 +113,22 @@ pub struct Session {
 impl Session {
     /// Lays out memory for batches up to `shapes`.
     pub fn new(model: &Model, shapes: Shapes, recompute: Recompute) -> Result<Self, SessionError> {
-        let dropout = model.adapter().map_or(0.0, |adapter| adapter.settings.dropout);
-        if dropout > 0.0 {
-            return Err(SessionError::Dropout(dropout));
-        }
         let Planned { slots, layout } = choose(model.config(), model.training(), shapes, recompute)?;
         let bytes = layout.bytes();
         let arena = Arena::new(layout).map_err(|source| SessionError::Memory { bytes, source })?;
         Ok(Self { arena, slots, shapes, gradients: Gradients::new(model) })
     }
 
-    /// Adds the gradients of `scale` times the batch's summed loss.
+    /// Adds the gradients of `scale` times the batch's summed loss. `noise` seeds the adapter's dropout: equal numbers drop
+    /// the same values, so a run gives every batch another one and a resumed run the same ones again.
     pub fn step(
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,
         scale: f32,
+        noise: u64,
     ) -> Result<LossSums, SessionError> {
-        self.run(model, batch, Some(scale), &mut |_, _| {})
+        self.run(model, batch, Some(Backward { scale, noise }), &mut |_, _| {})
     }
 
     /// Loss and hits without gradients.
@@ -145,7 +150,7 @@ impl Session {
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,
-        scale: Option<f32>,
+        backward: Option<Backward>,
         watch: &mut Observer<'_>,
     ) -> Result<LossSums, SessionError> {
         let prepared = Prepared::new(model.config(), batch)?;
@@ -158,13 +163,14 @@ impl Session {
             prepared: &prepared,
             segments: batch.segments,
             rows: batch.ids.len(),
+            dropout: backward.and_then(|backward| dropout(model, backward.noise)),
         };
         let arena = &mut self.arena;
         vision::forward(&step, arena, batch.patches, watch);
         text::forward(&step, arena, batch, watch)?;
-        let gradients = scale.map(|scale| (&mut self.gradients, scale));
+        let gradients = backward.map(|backward| (&mut self.gradients, backward.scale));
         let totals = text::head(&step, arena, gradients, watch)?;
-        if scale.is_some() {
+        if backward.is_some() {
             text::backward(&step, arena, batch, &mut self.gradients)?;
             if step.training.through_vision {
                 vision::backward(&step, arena, &mut self.gradients);
@@ -201,6 +207,11 @@ impl Session {
     pub fn usage(&self) -> Usage {
         self.arena.usage()
     }
+}
+
+fn dropout(model: &Model, noise: u64) -> Option<Mask> {
+    let probability = model.adapter()?.settings.dropout;
+    (probability > 0.0).then(|| Mask::new(noise, probability))
 }
 
 /// The layout with as few recomputed blocks as `recompute` allows.

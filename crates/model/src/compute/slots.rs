@@ -30,6 +30,8 @@ pub(super) struct Training {
     pub full: bool,
     /// Whether gradients go down into the vision tower.
     pub through_vision: bool,
+    /// Whether the pairs drop some of their inputs.
+    pub dropout: bool,
 }
 
 /// The moments of a step.
@@ -92,6 +94,8 @@ pub(super) struct Kept {
 pub(super) struct Work {
     pub normed: Slot,
     pub activated: Slot,
+    /// What is left of a pair's input after dropout, or the gradient on its way through the same mask.
+    pub dropped: Slot,
 }
 
 /// What a block's backward needs beside `Work`.
@@ -163,8 +167,8 @@ pub(super) struct Planned {
 pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kept: usize) -> Planned {
     let mut layout = Layout::default();
     let clock = Clock { depth: config.vision.depth, layers: config.text.layers };
-    let vision_shape = BlockShape::vision(config, training.rank[0]);
-    let text_shape = BlockShape::text(config, training.rank[1]);
+    let vision_shape = BlockShape::vision(config, training);
+    let text_shape = BlockShape::text(config, training);
     // Backward visits language layers from the last, then vision blocks from the last: the ones it needs first are kept.
     let text_kept = kept.min(clock.layers);
     let vision_kept = kept.saturating_sub(clock.layers).min(clock.depth);
@@ -291,6 +295,7 @@ fn work_slots(layout: &mut Layout, shape: &BlockShape, rows: usize, now: usize) 
     Work {
         normed: layout.request(Purpose::Work, rows * shape.width, now..=now),
         activated: layout.request(Purpose::Work, rows * shape.inner, now..=now),
+        dropped: layout.request(Purpose::Work, rows * shape.dropped_width(), now..=now),
     }
 }
 

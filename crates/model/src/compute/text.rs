@@ -48,13 +48,14 @@ pub(super) fn forward(
 
 fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
     Pass {
-        shape: BlockShape::text(step.model.config(), step.training.rank[1]),
+        shape: BlockShape::text(step.model.config(), step.training),
         block: step.model.text_layer(index),
         rows: step.rows,
         segments: step.segments,
         cos: step.slots.text.cos,
         sin: step.slots.text.sin,
         scratch: step.slots.scratch,
+        dropout: step.dropout,
     }
 }
 

@@ -5,7 +5,7 @@
 //! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
 
 use super::batch::compact_values;
-use super::block::{BlockShape, Pass, Trained};
+use super::block::{BlockShape, Pass, Room, Trained, input_gradient};
 use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
 use garden_engine::arena::Arena;
@@ -52,13 +52,14 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
     let config = step.model.config();
     let full = config.vision.is_full_attention(index);
     Pass {
-        shape: BlockShape::vision(config, step.training.rank[0]),
+        shape: BlockShape::vision(config, step.training),
         block: step.model.vision_block(index),
         rows: step.prepared.patches(),
         segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
         cos: step.slots.vision.cos,
         sin: step.slots.vision.sin,
         scratch: step.slots.scratch,
+        dropout: step.dropout,
     }
 }
 
@@ -178,15 +179,15 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
             slots.scratch,
         ]);
     let [first, second] = [0, 1].map(|index| model.merger_layer(index));
-    let of_second = Trained { projection: &second, rows: merged, grad: (grad_out, width), narrow: &[] };
-    of_second.gradients(&activated[..merged * joined], &mut [], gradients, scratch);
-    let terms: Vec<Term<'_>> = of_second.terms(&[]).collect();
-    multiply(Output::new(grad_inner, merged, joined), Start::ZERO, &terms, scratch);
+    let room = &mut Room { dropped: &mut [], packed: scratch };
+    let trained = |projection, grad| Trained { projection, rows: merged, grad, narrow: &[], mask: None };
+    let of_second = trained(&second, (&*grad_out, width));
+    of_second.gradients(&activated[..merged * joined], &mut [], gradients, room);
+    input_gradient(&[(&of_second, &[])], grad_inner, room);
     gelu::backward_in_place(&inner[..merged * joined], &mut grad_inner[..merged * joined]);
-    let of_first = Trained { projection: &first, rows: merged, grad: (grad_inner, joined), narrow: &[] };
-    of_first.gradients(&normed[..wide], &mut [], gradients, scratch);
-    let terms: Vec<Term<'_>> = of_first.terms(&[]).collect();
-    multiply(Output::new(grad_normed, merged, joined), Start::ZERO, &terms, scratch);
+    let of_first = trained(&first, (&*grad_inner, joined));
+    of_first.gradients(&normed[..wide], &mut [], gradients, room);
+    input_gradient(&[(&of_first, &[])], grad_normed, room);
     let (x, inverse, grad_normed) = (&x[..wide], &inverse[..rows], &grad_normed[..wide]);
     if let Some(id) = model.id("model.visual.merger.ln_q.weight") {
         norm::backward_weight(x, inverse, grad_normed, gradients.of(id));

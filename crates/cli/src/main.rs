@@ -9,6 +9,7 @@ mod exit;
 mod init;
 mod inspect;
 mod memory;
+mod merge;
 mod progress;
 
 use clap::{Parser, Subcommand};
@@ -27,6 +28,8 @@ enum Command {
     /// Watch, judge and limit the memory of any process.
     #[command(subcommand)]
     Memory(memory::Command),
+    /// Write an adapter and its base as one model.
+    Merge(merge::Args),
     /// Check, make and convert datasets.
     #[command(subcommand)]
     Dataset(dataset::Command),
@@ -41,6 +44,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Memory(command) => memory::run(command),
+        Command::Merge(args) => merge::run(&args),
         Command::Dataset(command) => dataset::run(command),
         Command::Init(args) => init::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -16,6 +16,15 @@ pub enum Format {
     Json,
 }
 
+/// A bar over thousandths on standard error; nothing where that is no terminal.
+pub fn share_bar(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(1000);
+    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {percent} %  {eta} left") {
+        bar.set_style(style);
+    }
+    bar.with_message(what)
+}
+
 /// Work that is done sooner shows no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 const ROWS_STYLE: &str = "{msg} {bar:30} {pos}/{len} rows, {per_sec}, {eta} left";

@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod interrupt;
 pub mod isolate;
+pub mod merge;
 pub mod monitor;
 pub mod optimizer;
 pub mod outputs;

@@ -1,0 +1,56 @@
+//! `model-garden merge`.
+
+use crate::progress;
+use anyhow::Result;
+use garden_memory::ByteSize;
+use garden_train::merge::{MergedAs, merge};
+use std::{path::PathBuf, process::ExitCode};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden merge --base-model models/qwen --adapter out --output merged
+  model-garden merge --base-model models/qwen --adapter out --output merged-4bit --save-as 4bit
+
+The folder is complete: weights, configuration, tokenizer and processor files. It needs neither base nor adapter, and a
+result that equals its base is refused.";
+
+/// Flags of `merge`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Folder of the model that the adapter was trained on.
+    #[arg(long, value_name = "DIR")]
+    base_model: PathBuf,
+    /// Folder of the adapter: a run's output, or one of its checkpoints.
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// The folder to make.
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    /// How the weights are stored.
+    #[arg(long, value_enum, default_value = "16bit")]
+    save_as: MergedAs,
+    /// What to print.
+    #[arg(long, value_enum, default_value = "text")]
+    format: progress::Format,
+}
+
+/// Merges.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let bar = progress::share_bar("merging");
+    let merged = merge(&args.base_model, &args.adapter, &args.output, args.save_as, |share| {
+        bar.set_position((1000.0 * share) as u64);
+    })?;
+    bar.finish_and_clear();
+    match args.format {
+        progress::Format::Json => println!("{}", serde_json::to_string_pretty(&merged)?),
+        progress::Format::Text => println!(
+            "{}: {} tensors, {}; the adapter changed {} matrices",
+            args.output.display(),
+            merged.tensors,
+            ByteSize(merged.bytes),
+            merged.changed_matrices,
+        ),
+    }
+    Ok(ExitCode::SUCCESS)
+}

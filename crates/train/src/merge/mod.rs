@@ -1,0 +1,260 @@
+//! An adapter and its base as one model: a folder that loads without either.
+//!
+//! In come a base checkpoint and a PEFT adapter; out comes a complete folder in 16 bits or in bitsandbytes' 4 bits. Tensors go through one
+//! at a time, the folder appears under its name only when it is whole, and a result that equals its base is refused.
+
+mod tensors;
+
+use garden_model::{
+    Adapter, Checkpoint, ConfigError, ModelConfig,
+    adapter_file::AdapterError,
+    checkpoint::CheckpointError,
+    parameters::{Parameter, parameters},
+    tensor_file::TensorFileError,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+use tensors::Merger;
+
+/// Bytes of one file of tensors, as large as Hugging Face makes them.
+const LARGEST_FILE: usize = 5_000_000_000;
+/// What a folder needs besides weights, wherever the base has it.
+const COMPANIONS: [&str; 14] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
+    "generation_config.json",
+    "LICENSE",
+    "NOTICE",
+];
+
+/// How the merged weights are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum MergedAs {
+    /// bf16.
+    #[default]
+    #[cfg_attr(feature = "clap", value(name = "16bit"))]
+    SixteenBit,
+    /// bitsandbytes' NF4 with nested scales; what it leaves alone stays bf16.
+    #[cfg_attr(feature = "clap", value(name = "4bit"))]
+    FourBit,
+}
+
+/// Why a model could not be merged.
+#[derive(Debug, thiserror::Error)]
+pub enum MergeError {
+    /// The base's configuration is no use.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The base's weights are no use.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A tensor cannot be read or written.
+    #[error(transparent)]
+    Tensor(#[from] TensorFileError),
+    /// The adapter is no use, or not for this base.
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is something in the way.
+    #[error("{} exists already: choose another --output, or remove it first", .0.display())]
+    Exists(PathBuf),
+    /// A tensor could not be quantised.
+    #[error("{name}: {source}")]
+    Quantise {
+        /// The tensor.
+        name: String,
+        /// Why.
+        source: garden_engine::WeightError,
+    },
+    /// The adapter changes nothing.
+    #[error(
+        "the merged weights equal the base's: the adapter in {} changes nothing (was it trained at all?)",
+        .0.display()
+    )]
+    Unchanged(PathBuf),
+}
+
+impl MergeError {
+    fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}
+
+/// What a merge did.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Merged {
+    /// Tensors of the model.
+    pub tensors: usize,
+    /// Matrices that the adapter changed.
+    pub changed_matrices: usize,
+    /// Their elements that differ from the base in the stored type.
+    pub changed_elements: u64,
+    /// Bytes of the weights written.
+    pub bytes: u64,
+}
+
+/// Writes base and adapter as one model into a new folder; `progress` is told the share done.
+pub fn merge(
+    base: &Path,
+    adapter_dir: &Path,
+    output: &Path,
+    merged_as: MergedAs,
+    mut progress: impl FnMut(f64),
+) -> Result<Merged, MergeError> {
+    if output.exists() {
+        return Err(MergeError::Exists(output.to_owned()));
+    }
+    let config = ModelConfig::read(base)?;
+    let checkpoint = Checkpoint::open(base)?;
+    checkpoint.check(&config)?;
+    let adapter = Adapter::read(adapter_dir, &config)?;
+    let partial = partial_folder(output);
+    let written = (|| {
+        fs::create_dir_all(&partial).map_err(MergeError::io(&partial))?;
+        let merger = Merger::new(&checkpoint, &adapter, merged_as);
+        let merged = write_weights(&merger, &parameters(&config), &partial, &mut progress)?;
+        if merged.changed_elements == 0 {
+            return Err(MergeError::Unchanged(adapter_dir.to_owned()));
+        }
+        write_config(base, &partial, merged_as)?;
+        copy_companions(base, &partial)?;
+        fs::rename(&partial, output).map_err(MergeError::io(output))?;
+        Ok(merged)
+    })();
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_dir_all(&partial);
+    }
+    written
+}
+
+fn partial_folder(output: &Path) -> PathBuf {
+    let mut name = output.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    output.with_file_name(name)
+}
+
+/// Writes all tensors, in as many files as their size asks for.
+fn write_weights(
+    merger: &Merger<'_>,
+    parameters: &[Parameter],
+    dir: &Path,
+    progress: &mut impl FnMut(f64),
+) -> Result<Merged, MergeError> {
+    let files = split(merger, parameters);
+    let total: usize = parameters.iter().map(|parameter| merger.bytes(parameter)).sum();
+    let mut merged = Merged { tensors: 0, changed_matrices: 0, changed_elements: 0, bytes: 0 };
+    let mut places = BTreeMap::new();
+    for (index, group) in files.iter().enumerate() {
+        let name = match files.len() {
+            1 => "model.safetensors".to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+        };
+        let specs: Vec<_> = group.iter().flat_map(|parameter| merger.specs(parameter)).collect();
+        places.extend(specs.iter().map(|spec| (spec.name.clone(), name.clone())));
+        let mut writer =
+            garden_model::tensor_file::TensorWriter::create(&dir.join(&name), &specs, &[("format", "pt")])?;
+        for parameter in *group {
+            let changed = merger.write(parameter, &mut writer)?;
+            merged.tensors += 1;
+            merged.changed_matrices += usize::from(changed > 0);
+            merged.changed_elements += changed;
+            merged.bytes += merger.bytes(parameter) as u64;
+            progress(merged.bytes as f64 / total.max(1) as f64);
+        }
+        writer.finish()?;
+    }
+    if files.len() > 1 {
+        let index = json!({ "metadata": { "total_size": total }, "weight_map": places });
+        write_json(&dir.join("model.safetensors.index.json"), &index)?;
+    }
+    Ok(merged)
+}
+
+fn split<'p>(merger: &Merger<'_>, parameters: &'p [Parameter]) -> Vec<&'p [Parameter]> {
+    let mut files = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, parameter) in parameters.iter().enumerate() {
+        let next = merger.bytes(parameter);
+        if bytes + next > LARGEST_FILE && index > start {
+            files.push(&parameters[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += next;
+    }
+    files.push(&parameters[start..]);
+    files
+}
+
+/// The base's configuration with the new type of its weights.
+fn write_config(base: &Path, dir: &Path, merged_as: MergedAs) -> Result<(), MergeError> {
+    let path = base.join("config.json");
+    let text = fs::read(&path).map_err(MergeError::io(&path))?;
+    let mut config: Value =
+        serde_json::from_slice(&text).map_err(|error| MergeError::io(&path)(error.into()))?;
+    if let Some(object) = config.as_object_mut() {
+        object.remove("quantization_config");
+        // Older readers know the first name, newer ones the second.
+        object.insert("torch_dtype".into(), json!("bfloat16"));
+        object.insert("dtype".into(), json!("bfloat16"));
+        if merged_as == MergedAs::FourBit {
+            object.insert("quantization_config".into(), quantization_config());
+        }
+    }
+    write_json(&dir.join("config.json"), &config)
+}
+
+fn quantization_config() -> Value {
+    json!({
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": true,
+        "load_in_8bit": false,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": true,
+        "bnb_4bit_compute_dtype": "bfloat16",
+        "bnb_4bit_quant_storage": "uint8",
+        "llm_int8_enable_fp32_cpu_offload": false,
+        "llm_int8_has_fp16_weight": false,
+        "llm_int8_skip_modules": ["lm_head", "merger"],
+        "llm_int8_threshold": 6.0,
+    })
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<(), MergeError> {
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    crate::outputs::write_file(path, text.as_bytes()).map_err(MergeError::io(path))
+}
+
+/// Copies tokenizer and processor files, so that the folder needs no other.
+pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError> {
+    for name in COMPANIONS {
+        let (from, to) = (base.join(name), dir.join(name));
+        if from.is_file() {
+            fs::copy(&from, &to).map_err(MergeError::io(&to))?;
+        }
+    }
+    Ok(())
+}

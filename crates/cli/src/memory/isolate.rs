@@ -1,6 +1,6 @@
 //! `model-garden memory isolate`.
 
-use super::{live::verdict_word, options::parse_duration};
+use super::options::parse_duration;
 use crate::{exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{ByteSize, RunFacts, Verdict, supervise};
@@ -95,7 +95,7 @@ fn show(runs: &[Vec<Measured>], difference: Option<Difference>) {
     for run in runs.iter().flatten() {
         println!(
             "{:<11} {:>10} {:>10} {:>7} {:>8.1}  {}",
-            verdict_word(run.assessment.verdict),
+            run.assessment.verdict.name(),
             ByteSize(run.peak_bytes).to_string(),
             signed(run.kept_bytes as f64),
             run.steps,

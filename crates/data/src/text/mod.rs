@@ -128,6 +128,14 @@ impl Encoder {
         self.image_token
     }
 
+    /// Every token that stands for text, as the vocabulary writes it; special tokens are left out.
+    pub fn ordinary_tokens(&self) -> impl Iterator<Item = (u32, String)> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let special = move |id: &u32| added.get(id).is_some_and(|token| token.special);
+        let vocabulary = self.tokenizer.get_vocab(true);
+        vocabulary.into_iter().map(|(text, id)| (id, text)).filter(move |(id, _)| !special(id))
+    }
+
     /// The id of a special token, by its text.
     pub fn special_token(&self, text: &str) -> Option<u32> {
         self.specials.id(text)

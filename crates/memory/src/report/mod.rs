@@ -6,7 +6,7 @@
 mod braille;
 #[cfg(feature = "html")]
 pub mod html;
-mod scale;
+pub mod scale;
 pub mod svg;
 pub mod text;
 

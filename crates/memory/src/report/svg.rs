@@ -147,6 +147,6 @@ fn label(out: &mut String, x: f64, y: f64, class: &str, text: &str, anchor: &str
 }
 
 /// Text that cannot be taken for markup.
-pub(super) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

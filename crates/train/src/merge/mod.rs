@@ -245,7 +245,7 @@ fn quantization_config() -> Value {
 fn write_json(path: &Path, value: &Value) -> Result<(), MergeError> {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
-    crate::outputs::write_file(path, text.as_bytes()).map_err(MergeError::io(path))
+    garden_model::files::write_whole(path, text.as_bytes()).map_err(MergeError::io(path))
 }
 
 /// Copies tokenizer and processor files, so that the folder needs no other.

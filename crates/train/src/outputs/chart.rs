@@ -3,6 +3,7 @@
 //! In come series of points; out comes a picture with a grid, round labels and a legend. Colours follow the viewer's light or dark
 //! preference.
 
+use garden_memory::report::{scale::ticks, svg::escape};
 use std::fmt::Write;
 
 const WIDTH: f64 = 860.0;
@@ -74,9 +75,10 @@ impl Chart<'_> {
         for value in ticks(plane.x.0, plane.x.1, 8) {
             let _ = writeln!(
                 out,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" opacity=\".7\">{value}</text>",
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" opacity=\".7\">{}</text>",
                 plane.x(value),
-                HEIGHT - 14.0
+                HEIGHT - 14.0,
+                plain(value)
             );
         }
     }
@@ -134,25 +136,10 @@ fn widened((low, high): (f64, f64)) -> (f64, f64) {
     if high > low { (low, high) } else { (low - 0.5 * low.abs().max(1.0), high + 0.5 * high.abs().max(1.0)) }
 }
 
-/// Text that is safe inside XML and HTML.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// About `count` round values between two others: 1, 2 or 5 times a power of ten apart.
-fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
-    let rough = (high - low) / count as f64;
-    let power = 10f64.powf(rough.log10().floor());
-    let step =
-        [1.0, 2.0, 5.0].map(|n| n * power).into_iter().find(|step| *step >= rough).unwrap_or(10.0 * power);
-    let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
-    (first..=last).map(|i| round_to(i as f64 * step, step)).collect()
-}
-
-/// Takes away what binary fractions add: 0.30000000000000004 is a label nobody wants.
-fn round_to(value: f64, step: f64) -> f64 {
-    let digits = 10f64.powf(2.0 - step.log10().floor());
-    (value * digits).round() / digits
+/// A number without what binary fractions add: 0.30000000000000004 is a label nobody wants.
+pub fn plain(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -177,10 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_round() {
-        assert_eq!(ticks(0.0, 1.0, 5), [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
-        assert_eq!(ticks(13.0, 88.0, 4), [20.0, 40.0, 60.0, 80.0]);
-        assert_eq!(ticks(0.00011, 0.00019, 4), [0.00012, 0.00014, 0.00016, 0.00018]);
+    fn labels_are_plain() {
+        assert_eq!([0.1 + 0.2, 12.0, 0.0].map(plain), ["0.3", "12", "0"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl MetricsFile {
         for entry in history {
             line(entry, &mut text)?;
         }
-        super::write_file(&path, &text)?;
+        garden_model::files::write_whole(&path, &text)?;
         let file = OpenOptions::new().append(true).open(&path)?;
         Ok(Self { path, file })
     }

@@ -3,12 +3,10 @@
 //! In come the settings, the history and the memory verdict; out come `README.md` with a picture of the loss, and `report.html`
 //! with loss, learning rate, throughput and memory. Both are complete in themselves and open without a network.
 
-use super::{
-    chart::{Chart, Series, escape},
-    write_file,
-};
+use super::chart::{Chart, Series, plain};
 use crate::{config::RunConfig, monitor::MemorySummary, trainer::TrainerState};
-use garden_memory::ByteSize;
+use garden_memory::{ByteSize, report::svg::escape};
+use garden_model::files::write_whole;
 use std::{fmt::Write, io, path::Path};
 
 /// The picture that the model card shows.
@@ -42,10 +40,10 @@ impl FinishedRun<'_> {
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let chart = self.loss_chart();
         if !chart.is_empty() {
-            write_file(&dir.join(CURVE), chart.as_bytes())?;
+            write_whole(&dir.join(CURVE), chart.as_bytes())?;
         }
-        write_file(&dir.join("README.md"), self.model_card(!chart.is_empty()).as_bytes())?;
-        write_file(&dir.join("report.html"), self.report().as_bytes())
+        write_whole(&dir.join("README.md"), self.model_card(!chart.is_empty()).as_bytes())?;
+        write_whole(&dir.join("report.html"), self.report().as_bytes())
     }
 
     fn loss_chart(&self) -> String {
@@ -54,7 +52,7 @@ impl FinishedRun<'_> {
         if !evaluation.is_empty() {
             series.push(Series { name: "evaluation", points: evaluation });
         }
-        Chart { title: "Loss", series, label: |value| format!("{value}"), from_zero: false }.svg()
+        Chart { title: "Loss", series, label: plain, from_zero: false }.svg()
     }
 
     fn charts(&self) -> Vec<String> {

@@ -12,6 +12,7 @@ pub use keys::{KeyFinder, ROWS_LOOKED_AT};
 pub use token_bytes::TokenBytes;
 
 use characters::{Characters, Kind, classify};
+use garden_data::batch::NO_LABEL;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -65,26 +66,24 @@ impl SelectiveLoss {
         self.statistics
     }
 
-    /// Masks the labels of one packed batch: a run of trained tokens is an answer, up to its first special token.
-    ///
-    /// `trained` says of each token whether it has a label, and is changed in place.
-    pub fn apply(&mut self, ids: &[u32], trained: &mut [bool]) {
-        assert_eq!(ids.len(), trained.len(), "a label or none for each token");
+    /// Masks the labels of one packed batch: a run of labelled tokens is an answer, up to its first special token.
+    pub fn apply(&mut self, ids: &[u32], labels: &mut [i32]) {
+        assert_eq!(ids.len(), labels.len(), "a label or none for each token");
         let mut start = 0;
         while start < ids.len() {
-            if !trained[start] || self.tokens.bytes(ids[start]).is_none() {
-                self.statistics.labelled_tokens += u64::from(trained[start]);
+            if labels[start] == NO_LABEL || self.tokens.bytes(ids[start]).is_none() {
+                self.statistics.labelled_tokens += u64::from(labels[start] != NO_LABEL);
                 start += 1;
                 continue;
             }
-            let in_answer = |at: &usize| trained[*at] && self.tokens.bytes(ids[*at]).is_some();
+            let in_answer = |at: &usize| labels[*at] != NO_LABEL && self.tokens.bytes(ids[*at]).is_some();
             let end = (start..ids.len()).take_while(in_answer).last().map_or(start, |last| last + 1);
-            self.answer(&ids[start..end], &mut trained[start..end]);
+            self.answer(&ids[start..end], &mut labels[start..end]);
             start = end;
         }
     }
 
-    fn answer(&mut self, ids: &[u32], trained: &mut [bool]) {
+    fn answer(&mut self, ids: &[u32], labels: &mut [i32]) {
         self.text.clear();
         for id in ids {
             self.text.extend_from_slice(self.tokens.bytes(*id).unwrap_or_default());
@@ -101,10 +100,10 @@ impl SelectiveLoss {
         self.statistics.json_answers += 1;
         let masked = self.masked_bytes(&characters);
         let mut at = 0;
-        for (id, trained) in ids.iter().zip(trained) {
+        for (id, label) in ids.iter().zip(labels) {
             let len = self.tokens.bytes(*id).map_or(0, <[u8]>::len);
             if len > 0 && masked[at..at + len].iter().all(|masked| *masked) {
-                *trained = false;
+                *label = NO_LABEL;
                 self.statistics.masked_tokens += 1;
             }
             at += len;
@@ -145,10 +144,10 @@ mod tests {
     /// Which pieces keep their labels.
     fn kept<'a>(level: Level, keys: &[&str], pieces: &[&'a str]) -> Vec<&'a str> {
         let (ids, table) = tokens(pieces);
-        let mut trained = vec![true; ids.len()];
+        let mut labels: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
         let mut loss = SelectiveLoss::new(level, keys.iter().map(|key| (*key).to_owned()), table);
-        loss.apply(&ids, &mut trained);
-        pieces.iter().zip(&trained).filter(|(_, trained)| **trained).map(|(piece, _)| *piece).collect()
+        loss.apply(&ids, &mut labels);
+        pieces.iter().zip(&labels).filter(|(_, label)| **label != NO_LABEL).map(|(piece, _)| *piece).collect()
     }
 
     const PIECES: [&str; 14] =
@@ -182,10 +181,10 @@ mod tests {
     fn other_text_is_left_alone_and_counted() {
         let pieces = ["a ", "red", " {square}"];
         let (ids, table) = tokens(&pieces);
-        let mut trained = vec![true; 3];
+        let mut labels = vec![1, 2, 3];
         let mut loss = SelectiveLoss::new(Level::Aggressive, [], table);
-        loss.apply(&ids, &mut trained);
-        assert_eq!(trained, [true; 3]);
+        loss.apply(&ids, &mut labels);
+        assert_eq!(labels, [1, 2, 3]);
         let expected = Statistics { labelled_tokens: 3, masked_tokens: 0, json_answers: 0, other_answers: 1 };
         assert_eq!(loss.statistics(), expected);
     }
@@ -195,10 +194,11 @@ mod tests {
         let (_, table) = tokens(&["{}", "[", "1", "]", "\n"]);
         // Two answers of a packed batch, with a prompt between them.
         let ids = [0, END_OF_TURN, 4, 2, 2, 1, 2, 3, END_OF_TURN];
-        let mut trained = [1, 1, 1, 0, 0, 1, 1, 1, 1].map(|label| label == 1);
+        const X: i32 = NO_LABEL;
+        let mut labels = [7, 7, 7, X, X, 7, 7, 7, 7];
         let mut loss = SelectiveLoss::new(Level::Conservative, [], table);
-        loss.apply(&ids, &mut trained);
-        assert_eq!(trained.map(u8::from), [0, 1, 1, 0, 0, 0, 1, 0, 1]);
+        loss.apply(&ids, &mut labels);
+        assert_eq!(labels, [X, 7, 7, X, X, X, 7, X, 7]);
         let expected = Statistics { labelled_tokens: 7, masked_tokens: 3, json_answers: 2, other_answers: 0 };
         assert_eq!(loss.statistics(), expected);
     }
@@ -209,8 +209,8 @@ mod tests {
         let pieces: [&[u8]; 4] = [b"[\"", b"\xc3", b"\xa4", b"\"]"];
         let table =
             TokenBytes::from_bytes(pieces.into_iter().enumerate().map(|(id, piece)| (id as u32, piece)));
-        let mut trained = [true; 4];
-        SelectiveLoss::new(Level::Moderate, [], table).apply(&ids, &mut trained);
-        assert_eq!(trained, [false, true, true, false]);
+        let mut labels = [1; 4];
+        SelectiveLoss::new(Level::Moderate, [], table).apply(&ids, &mut labels);
+        assert_eq!(labels, [NO_LABEL, 1, 1, NO_LABEL]);
     }
 }

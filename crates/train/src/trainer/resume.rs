@@ -7,8 +7,8 @@ use super::{BatchSource, Position, StepFacts, TrainError, TrainableModel, Traine
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
     optimizer::StateSlice,
-    outputs::write_file,
 };
+use garden_model::files::write_whole;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -89,7 +89,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         self.model.save(dir)?;
         self.save_optimizer(&dir.join(OPTIMIZER))?;
         self.state.save(dir)?;
-        write_file(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
+        write_whole(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
         Ok(())
     }
 

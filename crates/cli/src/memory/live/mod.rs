@@ -17,8 +17,6 @@ use garden_memory::{
     supervise::{Event, Passage},
     watch::{Observer, Wake},
 };
-pub(super) use summary::verdict_word;
-
 use lines::{JsonLines, TextLines};
 use screen::Screen;
 use std::{

@@ -33,6 +33,6 @@ pub mod value;
 pub use batch::{Batch, BatchImage, Padded};
 pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
 pub use error::{BadRow, DataError};
-pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Position, Tally};
+pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Position, RowShare, Tally};
 pub use prepare::Recipe;
 pub use row::{Conversation, ImageSource, Part, Role, RowId, Turn};

@@ -48,6 +48,54 @@ pub enum OnLongRow {
     Fail,
 }
 
+/// Which rows of a dataset are read: all of them, those held out for evaluation, or the others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RowShare {
+    /// All.
+    #[default]
+    All,
+    /// The first so many in an order that the seed decides.
+    HeldOut {
+        /// How many.
+        rows: u64,
+        /// Decides which.
+        seed: u64,
+    },
+    /// All but those that [`RowShare::HeldOut`] with the same numbers reads.
+    Rest {
+        /// How many are held out.
+        held_out: u64,
+        /// Decides which.
+        seed: u64,
+    },
+}
+
+/// No run has this many epochs: the order that decides which rows are held out is none of theirs.
+const SPLIT_EPOCH: u64 = u64::MAX;
+
+impl RowShare {
+    /// How many of a dataset's rows are read.
+    pub fn rows(self, all: u64) -> u64 {
+        match self {
+            Self::All => all,
+            Self::HeldOut { rows, .. } => rows.min(all),
+            Self::Rest { held_out, .. } => all.saturating_sub(held_out),
+        }
+    }
+
+    /// Gives, for a row counted within the share, its number in the dataset.
+    fn finder(self, all: u64) -> impl Fn(u64) -> u64 + Send + Clone {
+        let (seed, skipped) = match self {
+            Self::All => (None, 0),
+            Self::HeldOut { seed, .. } => (Some(seed), 0),
+            Self::Rest { held_out, seed } => (Some(seed), held_out),
+        };
+        let order = seed.map_or(Order::sequential(all), |seed| Order::shuffled(all, seed, SPLIT_EPOCH));
+        // A place within the share is within the dataset.
+        move |place| order.row(place + skipped).unwrap_or_default()
+    }
+}
+
 /// How rows become batches.
 #[derive(Debug, Clone)]
 pub struct LoaderOptions {
@@ -67,6 +115,8 @@ pub struct LoaderOptions {
     pub on_bad_row: OnBadRow,
     /// What is done about rows that are too long.
     pub on_long_row: OnLongRow,
+    /// Which rows are read.
+    pub share: RowShare,
 }
 
 impl Default for LoaderOptions {
@@ -81,6 +131,7 @@ impl Default for LoaderOptions {
             prefetch_bytes: 32_000_000,
             on_bad_row: OnBadRow::Fail,
             on_long_row: OnLongRow::Drop,
+            share: RowShare::All,
         }
     }
 }
@@ -156,7 +207,7 @@ impl Loader {
     }
 
     fn with_workers<W>(
-        rows: u64,
+        all: u64,
         workers: Vec<W>,
         options: LoaderOptions,
         pool: Pool,
@@ -165,6 +216,8 @@ impl Loader {
         W: FnMut(u64) -> Outcome + Send + 'static,
     {
         let start = options.start;
+        let rows = options.share.rows(all);
+        let in_dataset = options.share.finder(all);
         if rows == 0 {
             return Err(DataError::NoRows);
         }
@@ -179,13 +232,14 @@ impl Loader {
         // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an epoch.
         let placed = |mut worker: W| {
             let mut current = (0, order(0));
+            let in_dataset = in_dataset.clone();
             move |piece: u64| {
                 let epoch = piece / rows;
                 if current.0 != epoch {
                     current = (epoch, order(epoch));
                 }
                 // A place inside the epoch always has a row.
-                worker(current.1.row(piece % rows).unwrap_or_default())
+                worker(in_dataset(current.1.row(piece % rows).unwrap_or_default()))
             }
         };
         let workers = workers.into_iter().map(placed).collect();
@@ -297,6 +351,20 @@ impl Loader {
         self.bad_in_epoch = 0;
         self.used_in_epoch = false;
         Ok(true)
+    }
+}
+
+impl Tally {
+    /// Adds what another loader counted.
+    pub fn add(&mut self, other: &Self) {
+        self.used += other.used;
+        self.too_long += other.too_long;
+        self.no_label += other.no_label;
+        self.bad += other.bad;
+        let room = NAMED_BAD_ROWS.saturating_sub(self.bad_rows.len());
+        let new: Vec<String> =
+            other.bad_rows.iter().filter(|row| !self.bad_rows.contains(row)).cloned().collect();
+        self.bad_rows.extend(new.into_iter().take(room));
     }
 }
 
@@ -428,5 +496,24 @@ mod tests {
     fn a_position_of_another_dataset_is_refused() {
         let start = Position { epoch: 0, row: ROWS + 1 };
         assert!(loader(LoaderOptions { start, ..options() }, &[]).is_err());
+    }
+
+    #[test]
+    fn rows_held_out_are_never_trained_on_and_none_is_lost() {
+        let rows_of = |share, epochs| {
+            let options = LoaderOptions { share, epochs, ..options() };
+            let mut rows: Vec<u64> =
+                batches(loader(options, &[]).unwrap()).into_iter().flat_map(|b| b.rows).collect();
+            rows.sort_unstable();
+            rows
+        };
+        let held_out = rows_of(RowShare::HeldOut { rows: 6, seed: 3 }, 1);
+        let rest = rows_of(RowShare::Rest { held_out: 6, seed: 3 }, 1);
+        let mut together = [held_out.clone(), rest].concat();
+        together.sort_unstable();
+        assert_eq!(together, rows_of(RowShare::All, 1), "a partition");
+        let later = rows_of(RowShare::Rest { held_out: 6, seed: 3 }, 4);
+        assert!(held_out.iter().all(|row| !later.contains(row)), "in every epoch");
+        assert_ne!(held_out, rows_of(RowShare::HeldOut { rows: 6, seed: 4 }, 1), "the seed decides");
     }
 }

@@ -12,6 +12,7 @@ pub mod monitor;
 pub mod optimizer;
 pub mod outputs;
 pub mod resume;
+pub mod rows;
 pub mod schedule;
 pub mod screen;
 pub mod selective_loss;

@@ -1,0 +1,159 @@
+//! The rows of a run as batches: the loader behind the trainer's interface, with selective loss on the way.
+//!
+//! In comes a [`Recipe`] with the share of its rows that this source reads; out come batches, epoch by epoch. A place in the data means the
+//! same in every run with the same seed, so a checkpoint needs to keep nothing else.
+
+use crate::{
+    config::{DataConfig, OnBadRow},
+    selective_loss::{SelectiveLoss, Statistics},
+    trainer::{BatchSource, BoxError, Position},
+};
+use garden_data::{Batch, Loader, LoaderOptions, OnLongRow, Recipe, RowShare, Tally, loader};
+use std::{sync::Arc, thread};
+
+/// Batches of one part of a dataset.
+pub struct Rows {
+    recipe: Arc<Recipe>,
+    options: LoaderOptions,
+    rows: u64,
+    loader: Option<Loader>,
+    /// Where the trainer stands.
+    position: Position,
+    /// A batch that belongs to the next epoch already.
+    early: Option<Batch>,
+    selective: Option<SelectiveLoss>,
+    selective_from_epoch: u64,
+    /// What became of the rows in loaders that are gone.
+    tally: Tally,
+}
+
+impl Rows {
+    /// Rows in the order that `seed` decides, or as they are written.
+    pub fn new(
+        recipe: Arc<Recipe>,
+        config: &DataConfig,
+        share: RowShare,
+        batch_size: u64,
+        seed: Option<u64>,
+    ) -> Self {
+        let options = LoaderOptions {
+            batch_size: batch_size as usize,
+            shuffle: seed,
+            // What is read as it is written is read once at a time: evaluation.
+            epochs: if seed.is_some() { u64::MAX } else { 1 },
+            start: loader::Position::default(),
+            workers: config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+            prefetch_bytes: config.prefetch_bytes,
+            on_bad_row: match config.on_bad_row {
+                OnBadRow::Fail => loader::OnBadRow::Fail,
+                OnBadRow::Skip => loader::OnBadRow::Skip { max_share: config.max_bad_share },
+            },
+            on_long_row: OnLongRow::Drop,
+            share,
+        };
+        let rows = share.rows(recipe.dataset.rows());
+        Self {
+            recipe,
+            options,
+            rows,
+            loader: None,
+            position: Position::default(),
+            early: None,
+            selective: None,
+            selective_from_epoch: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Masks labels from this epoch on.
+    pub fn with_selective_loss(mut self, selective: SelectiveLoss, from_epoch: u64) -> Self {
+        self.selective = Some(selective);
+        self.selective_from_epoch = from_epoch;
+        self
+    }
+
+    /// What selective loss did, where it is on.
+    pub fn selective_statistics(&self) -> Option<Statistics> {
+        self.selective.as_ref().map(SelectiveLoss::statistics)
+    }
+
+    /// What became of the rows so far.
+    pub fn tally(&self) -> Tally {
+        let mut tally = self.tally.clone();
+        if let Some(loader) = &self.loader {
+            tally.add(loader.tally());
+        }
+        tally
+    }
+
+    /// Ends the threads and gives their memory back.
+    fn stop(&mut self) {
+        self.early = None;
+        self.tally = self.tally();
+        self.loader = None;
+    }
+
+    fn loader(&mut self) -> Result<&mut Loader, BoxError> {
+        if self.loader.is_none() {
+            let start = loader::Position { epoch: self.position.epoch, row: self.position.row };
+            let options = LoaderOptions { start, ..self.options.clone() };
+            self.loader = Some(Loader::start(self.recipe.clone(), options)?);
+        }
+        self.loader.as_mut().ok_or_else(|| "the loader is gone".into())
+    }
+}
+
+impl BatchSource for Rows {
+    type Batch = Batch;
+
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn batch_size(&self) -> u64 {
+        self.options.batch_size as u64
+    }
+
+    fn seek(&mut self, position: Position) -> Result<(), BoxError> {
+        let goes_on =
+            self.position.row >= self.rows && position == Position { epoch: self.position.epoch + 1, row: 0 };
+        if !goes_on && position != self.position {
+            self.stop();
+        }
+        self.position = position;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(Batch, Position)>, BoxError> {
+        let next = match self.early.take() {
+            Some(batch) => Some(batch),
+            None => self.loader()?.next_batch()?,
+        };
+        let Some(mut batch) = next else {
+            self.stop();
+            return Ok(None);
+        };
+        // The loader counts the end of an epoch as the start of the next one.
+        let end = match batch.end {
+            loader::Position { epoch, row: 0 } => Position { epoch: epoch.saturating_sub(1), row: self.rows },
+            loader::Position { epoch, row } => Position { epoch, row },
+        };
+        if end.epoch > self.position.epoch {
+            // What was left of this epoch was dropped, and the batch is the next one's first.
+            self.early = Some(batch);
+            self.position.row = self.rows;
+            return Ok(None);
+        }
+        if let Some(selective) = self.selective.as_mut().filter(|_| end.epoch >= self.selective_from_epoch) {
+            selective.apply(&batch.ids, &mut batch.labels);
+        }
+        self.position = end;
+        Ok(Some((batch, end)))
+    }
+
+    fn recycle(&mut self, batch: Batch) {
+        if let Some(loader) = &mut self.loader {
+            loader.recycle(batch);
+        }
+    }
+}

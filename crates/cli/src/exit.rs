@@ -9,6 +9,11 @@ pub const UNDECIDED: u8 = 3;
 /// Bounded, but above the limit.
 pub const WILL_NOT_FIT: u8 = 4;
 
+/// Stopped at a memory limit, after a checkpoint.
+pub const AT_LIMIT: u8 = 75;
+/// Stopped by a signal, after a checkpoint.
+pub const INTERRUPTED: u8 = 130;
+
 /// Shown below `--help`.
 pub const HELP: &str = "\
 Exit codes:
@@ -17,4 +22,5 @@ Exit codes:
   2   wrong use, or input that cannot be read
   3   undecided
   4   bounded, but it will not fit the limit
-  75  stopped at a memory limit after a checkpoint; running again goes on from there";
+  75  stopped at a memory limit after a checkpoint; running again goes on from there
+  130 interrupted after a checkpoint; running again goes on from there";

@@ -5,12 +5,14 @@
 
 mod completions;
 mod dataset;
+mod demo;
 mod exit;
 mod init;
 mod inspect;
 mod memory;
 mod merge;
 mod progress;
+mod train_vision;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -25,6 +27,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// See it work: make a tiny model, train it, ask it.
+    Demo(demo::Args),
+    /// Fine-tune a vision-language model in flat memory.
+    TrainVision(Box<train_vision::Args>),
     /// Watch, judge and limit the memory of any process.
     #[command(subcommand)]
     Memory(memory::Command),
@@ -43,6 +49,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::TrainVision(args) => train_vision::run(*args),
         Command::Memory(command) => memory::run(command),
         Command::Merge(args) => merge::run(&args),
         Command::Dataset(command) => dataset::run(command),

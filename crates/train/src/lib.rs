@@ -5,6 +5,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod demo;
 pub mod interrupt;
 pub mod isolate;
 pub mod merge;
@@ -13,6 +14,7 @@ pub mod optimizer;
 pub mod outputs;
 pub mod resume;
 pub mod rows;
+pub mod run;
 pub mod schedule;
 pub mod screen;
 pub mod selective_loss;

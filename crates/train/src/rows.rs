@@ -6,10 +6,10 @@
 use crate::{
     config::{DataConfig, OnBadRow},
     selective_loss::{SelectiveLoss, Statistics},
-    trainer::{BatchSource, BoxError, Position},
+    trainer::{BatchSource, BoxError, Callback, LogEntry, Position, TrainerState},
 };
 use garden_data::{Batch, Loader, LoaderOptions, OnLongRow, Recipe, RowShare, Tally, loader};
-use std::{sync::Arc, thread};
+use std::{cell::Cell, rc::Rc, sync::Arc, thread};
 
 /// Batches of one part of a dataset.
 pub struct Rows {
@@ -23,6 +23,7 @@ pub struct Rows {
     early: Option<Batch>,
     selective: Option<SelectiveLoss>,
     selective_from_epoch: u64,
+    statistics: Rc<Cell<Option<Statistics>>>,
     /// What became of the rows in loaders that are gone.
     tally: Tally,
 }
@@ -61,6 +62,7 @@ impl Rows {
             early: None,
             selective: None,
             selective_from_epoch: 0,
+            statistics: Rc::default(),
             tally: Tally::default(),
         }
     }
@@ -72,9 +74,9 @@ impl Rows {
         self
     }
 
-    /// What selective loss did, where it is on.
-    pub fn selective_statistics(&self) -> Option<Statistics> {
-        self.selective.as_ref().map(SelectiveLoss::statistics)
+    /// What selective loss did so far, readable while the rows are at work.
+    pub fn selective_statistics(&self) -> Rc<Cell<Option<Statistics>>> {
+        self.statistics.clone()
     }
 
     /// What became of the rows so far.
@@ -146,6 +148,7 @@ impl BatchSource for Rows {
         }
         if let Some(selective) = self.selective.as_mut().filter(|_| end.epoch >= self.selective_from_epoch) {
             selective.apply(&batch.ids, &mut batch.labels);
+            self.statistics.set(Some(selective.statistics()));
         }
         self.position = end;
         Ok(Some((batch, end)))
@@ -155,5 +158,29 @@ impl BatchSource for Rows {
         if let Some(loader) = &mut self.loader {
             loader.recycle(batch);
         }
+    }
+}
+
+/// Adds what selective loss did to the logs.
+pub struct SelectiveLog {
+    statistics: Rc<Cell<Option<Statistics>>>,
+}
+
+impl SelectiveLog {
+    /// Reads what [`Rows::selective_statistics`] gave.
+    pub fn new(statistics: Rc<Cell<Option<Statistics>>>) -> Self {
+        Self { statistics }
+    }
+}
+
+impl Callback for SelectiveLog {
+    fn on_log(&mut self, _: &TrainerState, entry: &mut LogEntry) -> Result<(), BoxError> {
+        if let Some(statistics) = self.statistics.get().filter(|_| entry.values.contains_key("loss")) {
+            let share = statistics.masked_tokens as f64 / statistics.labelled_tokens.max(1) as f64;
+            entry.values.insert("selective_masked_share".into(), share);
+            entry.values.insert("selective_json_answers".into(), statistics.json_answers as f64);
+            entry.values.insert("selective_other_answers".into(), statistics.other_answers as f64);
+        }
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     config::LogFormat,
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
+use garden_data::progress::{Progress, Unit};
 use garden_memory::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -14,6 +15,9 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
+
+/// What a bar is drawn with.
+const BLOCKS: &str = "█▉▊▋▌▍▎▏ ";
 
 /// How lines reach a person or a program.
 pub struct Screen {
@@ -128,7 +132,7 @@ impl<'a> ProgressDisplay<'a> {
 impl Callback for ProgressDisplay<'_> {
     fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta} left")?;
-        self.screen.bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
+        self.screen.bar.set_style(style.progress_chars(BLOCKS));
         self.screen.bar.set_length(state.max_steps);
         self.screen.bar.set_position(state.global_step);
         self.screen.bar.reset_eta();
@@ -180,7 +184,7 @@ impl Callback for ProgressDisplay<'_> {
     }
 }
 
-/// A progress bar for preparations that may take more than a second; plain lines say it once elsewhere.
+/// Something that takes a while, shown as a spinner.
 pub struct Waiting {
     bar: ProgressBar,
     start: Instant,
@@ -201,6 +205,31 @@ impl Waiting {
     pub fn done(self) -> f64 {
         self.bar.finish_and_clear();
         self.start.elapsed().as_secs_f64()
+    }
+}
+
+impl Progress for Screen {
+    fn begin(&self, what: &str, unit: Unit, total: u64) {
+        let template = match unit {
+            Unit::Bytes => "{msg} {bar:30} {bytes}/{total_bytes}  {eta} left",
+            Unit::Rows => "{msg} {bar:30} {pos}/{len} rows  {eta} left",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars(BLOCKS));
+        }
+        self.bar.set_message(what.to_owned());
+        self.bar.set_length(total);
+        self.bar.set_position(0);
+        self.bar.reset_eta();
+    }
+
+    fn advance(&self, by: u64) {
+        self.bar.inc(by);
+    }
+
+    fn end(&self) {
+        // The same bar is used again, for the next piece of work and for the steps.
+        self.bar.set_message("");
     }
 }
 

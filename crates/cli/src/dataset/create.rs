@@ -37,6 +37,8 @@ pub struct Args {
 enum KindFlag {
     /// Coloured shapes in PNG files, with questions that a small model learns to answer.
     Shapes,
+    /// The same pictures, always asked for the colour.
+    Colours,
     /// Pictures with the detail of photos, as base64 JPEG inside the rows.
     Photos,
 }
@@ -52,6 +54,7 @@ fn size(text: &str) -> Result<(u32, u32), String> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let kind = match args.kind {
         KindFlag::Shapes => Kind::Shapes,
+        KindFlag::Colours => Kind::Colours,
         KindFlag::Photos => Kind::Photos,
     };
     let (width, height) = args.size;

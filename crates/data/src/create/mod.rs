@@ -15,6 +15,8 @@ use crate::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use image::{ImageEncoder, codecs::jpeg::JpegEncoder, codecs::png::PngEncoder};
+pub use shapes::colours;
+
 use random::Random;
 use serde_json::json;
 use std::{
@@ -37,6 +39,8 @@ const MIN_SIDE: u32 = 16;
 pub enum Kind {
     /// Coloured shapes as PNG files, with questions a small model can learn to answer.
     Shapes,
+    /// The same pictures, always asked for the colour: the easiest task that still needs eyes.
+    Colours,
     /// Pictures with the detail of photos as base64 JPEG inside the rows.
     Photos,
 }
@@ -82,7 +86,7 @@ impl Weight for io::Result<Written> {
 pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -> Result<PathBuf, DataError> {
     check(folder, options)?;
     let pictures = folder.join("images");
-    let folders = if options.kind == Kind::Shapes { &pictures } else { folder };
+    let folders = if options.kind == Kind::Photos { folder } else { &pictures };
     fs::create_dir_all(folders).map_err(DataError::io(folders))?;
     let data = folder.join("train.jsonl");
     let worker = {
@@ -137,8 +141,8 @@ fn write_row(options: &CreateOptions, row: u64) -> io::Result<Written> {
     let &CreateOptions { kind, width, height, seed, .. } = options;
     let mut random = Random::new(seed, row);
     match kind {
-        Kind::Shapes => {
-            let made = shapes::make(width, height, &mut random);
+        Kind::Shapes | Kind::Colours => {
+            let made = shapes::make(width, height, kind == Kind::Colours, &mut random);
             let mut png = Vec::new();
             let encoder = PngEncoder::new(&mut png);
             let colours = image::ExtendedColorType::Rgb8;
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_row_can_be_read_and_its_picture_decoded() {
-        for kind in [Kind::Shapes, Kind::Photos] {
+        for kind in [Kind::Shapes, Kind::Colours, Kind::Photos] {
             let folder = tempfile::tempdir().unwrap();
             let data = create(folder.path(), &options(kind), &()).unwrap();
             let dataset = Dataset::open(data.to_str().unwrap(), &DatasetOptions::default(), &()).unwrap();

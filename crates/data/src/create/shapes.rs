@@ -38,8 +38,13 @@ impl Shape {
     }
 }
 
-/// A picture of a shape with a question.
-pub fn make(width: u32, height: u32, random: &mut Random) -> Made {
+/// The names of the colours.
+pub fn colours() -> impl Iterator<Item = &'static str> {
+    COLOURS.iter().map(|(name, _)| *name)
+}
+
+/// A picture of a shape with a question: about its colour, or about anything in it.
+pub fn make(width: u32, height: u32, about_colour: bool, random: &mut Random) -> Made {
     let (colour, rgb) = *random.pick(&COLOURS);
     let (name, shape) = *random.pick(&SHAPES);
     let ground = 200 + random.below(50) as u8;
@@ -53,7 +58,7 @@ pub fn make(width: u32, height: u32, random: &mut Random) -> Made {
             pixels.extend(if inside { rgb } else { [ground; 3] });
         }
     }
-    let (question, answer) = match random.below(3) {
+    let (question, answer) = match if about_colour { 0 } else { random.below(3) } {
         0 => ("What colour is the shape?", colour.to_owned()),
         1 => ("Which shape is it?", name.to_owned()),
         _ => ("What is in the picture?", format!("a {colour} {name}")),

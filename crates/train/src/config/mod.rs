@@ -290,7 +290,7 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The part that the training loop needs.
+    /// The part that the training loop needs; what the rows are is filled in when they are known.
     pub fn trainer(&self) -> TrainerSettings {
         TrainerSettings {
             epochs: self.epochs,
@@ -304,6 +304,7 @@ impl RunConfig {
             save: self.save,
             save_limit: Some(self.save_total_limit),
             seed: self.seed,
+            data_fingerprint: 0,
         }
     }
 }
@@ -350,7 +351,7 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         max_pixels: o.max_pixels,
         allow_remote_images: o.allow_remote_images.unwrap_or(false),
         workers: o.dataloader_num_workers,
-        prefetch_bytes: o.prefetch_bytes.unwrap_or(ByteSize(64_000_000)).0,
+        prefetch_bytes: o.prefetch_bytes.unwrap_or(ByteSize(32_000_000)).0,
         max_seq_length: at_least_one("max-seq-length", o.max_seq_length.unwrap_or(2048) as u64)? as usize,
         selective_loss,
         selective_loss_keys: o.selective_loss_keys.as_ref().map(keys),

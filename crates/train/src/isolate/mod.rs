@@ -4,7 +4,9 @@
 //! confidence. This is how a leak is found: not by reading code, but by leaving things out.
 
 mod compare;
+mod component;
 mod measure;
 
 pub use compare::{Difference, compare};
+pub use component::{Component, Work, run_component};
 pub use measure::{Measured, Signals, Trial, measure};

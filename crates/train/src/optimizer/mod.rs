@@ -31,6 +31,17 @@ pub enum OptimizerKind {
     Adamw8bit,
 }
 
+impl OptimizerKind {
+    /// Bytes of state for one trained value.
+    pub fn bytes_per_value(self) -> f64 {
+        match self {
+            Self::Adamw => 8.0,
+            // Two codes, and two f32 scales a block.
+            Self::Adamw8bit => 2.0 + 8.0 / BLOCK as f64,
+        }
+    }
+}
+
 /// The constants of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AdamSettings {

@@ -73,6 +73,8 @@ pub struct TrainerSettings {
     pub save_limit: Option<usize>,
     /// Seeds dropout.
     pub seed: u64,
+    /// Changes when the rows do: a place in one dataset means nothing in another.
+    pub data_fingerprint: u64,
 }
 
 impl TrainerSettings {

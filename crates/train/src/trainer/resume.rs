@@ -22,6 +22,8 @@ pub(super) struct Progress {
     pub position: Position,
     /// Seeds dropout; a resumed run must have the same.
     seed: u64,
+    /// The rows that `position` is a place in.
+    data_fingerprint: u64,
     /// The optimizer's own count.
     optimizer_step: u64,
     /// Step losses since the last log.
@@ -72,6 +74,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
     pub(super) fn save(&mut self) -> Result<Checkpoint, TrainError> {
         let step = self.state.global_step;
         self.progress.seed = self.settings.seed;
+        self.progress.data_fingerprint = self.settings.data_fingerprint;
         self.progress.optimizer_step = self.optimizer.step();
         let kept = self.callbacks.iter().filter_map(|callback| callback.keep());
         self.state.stateful_callbacks = kept.map(|(name, value)| (name.to_owned(), value)).collect();
@@ -132,12 +135,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         }
         self.progress = read_json(&dir.join(PROGRESS))?;
         self.optimizer.set_step(self.progress.optimizer_step);
-        if self.progress.seed != self.settings.seed {
-            let (theirs, ours) = (self.progress.seed, self.settings.seed);
-            let reason =
-                format!("was made with --seed {theirs}, this run has {ours}: the order of rows would differ");
-            return Err(CheckpointError::Damaged { path: dir.clone(), reason }.into());
-        }
+        self.check_same_run(dir)?;
         let saved: TrainerState = read_json(&dir.join(super::TRAINER_STATE))?;
         // What was reached comes from the checkpoint, what is planned from this run's settings.
         self.state.global_step = saved.global_step;
@@ -155,6 +153,25 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             }
         }
         Ok(())
+    }
+}
+
+impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
+    /// A place in the data means the same only with the same rows in the same order.
+    fn check_same_run(&self, dir: &Path) -> Result<(), CheckpointError> {
+        let (theirs, ours) = (&self.progress, &self.settings);
+        let differs = if theirs.seed != ours.seed {
+            format!(
+                "was made with --seed {}, this run has {}: the order of rows would differ",
+                theirs.seed, ours.seed
+            )
+        } else if theirs.data_fingerprint != ours.data_fingerprint {
+            "was made with other rows: the dataset has changed; choose another --output-dir to begin anew"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(CheckpointError::Damaged { path: dir.to_owned(), reason: differs })
     }
 }
 

@@ -163,6 +163,7 @@ fn settings() -> TrainerSettings {
         save: When::Steps(3),
         save_limit: None,
         seed: 1,
+        data_fingerprint: 11,
     }
 }
 
@@ -259,6 +260,15 @@ fn another_seed_does_not_continue_a_run() {
     let other = TrainerSettings { seed: 2, ..settings() };
     let error = train(dir.path(), other, &mut ToyData::new(20, 4), None, vec![]).err().unwrap();
     assert!(error.to_string().contains("--seed 1, this run has 2"), "{error}");
+}
+
+#[test]
+fn other_rows_do_not_continue_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    train(dir.path(), settings(), &mut ToyData::new(20, 4), None, vec![]).unwrap();
+    let other = TrainerSettings { data_fingerprint: 12, ..settings() };
+    let error = train(dir.path(), other, &mut ToyData::new(20, 4), None, vec![]).err().unwrap();
+    assert!(error.to_string().contains("the dataset has changed"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,212 @@
+//! The data of a run, from names to batches.
+//!
+//! In come the settings and the model's folder; out come the rows to train on and those to evaluate on, with what a look at all of them
+//! found: how many are used, how long the longest batch is, and one row as the model reads it.
+
+use super::RunError;
+use crate::{
+    config::{DataConfig, EvalRows, RunConfig, TrainOn},
+    rows::Rows,
+    selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
+};
+use garden_data::{
+    Dataset, DatasetOptions, Part, Recipe, Role, RowReader, RowShare,
+    image::DecodeLimits,
+    prepare::{Prepared, Preparer},
+    processor::{PixelLimits, Processor},
+    progress::Progress,
+    survey::{Survey, SurveyOptions, survey},
+    text::{self, Encoder},
+};
+use std::{path::Path, sync::Arc, thread};
+
+/// Image sizes that are named at the start; the rest are counted.
+const SIZES_NAMED: usize = 4;
+
+/// Rows with what is known of them.
+pub struct RunData {
+    /// To train on.
+    pub training: Rows,
+    /// To evaluate on.
+    pub evaluation: Option<Rows>,
+    /// What all rows are like.
+    pub survey: Survey,
+    /// What the evaluation rows are like, where they are a dataset of their own.
+    pub evaluation_survey: Option<Survey>,
+    /// Changes when the rows do.
+    pub fingerprint: u64,
+    /// One row as the model reads it.
+    pub shown_row: Option<String>,
+    /// The keys that selective loss masks.
+    pub keys: Vec<String>,
+}
+
+/// Opens and surveys the data of a run.
+pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
+    let (recipe, survey) = look_at(&config.dataset, config, model, progress)?;
+    let rows = recipe.dataset.rows();
+    let held_out = match config.eval_rows {
+        EvalRows::Count(count) => count,
+        EvalRows::Share(share) => (share * rows as f64).round().max(1.0) as u64,
+        EvalRows::None | EvalRows::Dataset(_) => 0,
+    };
+    if held_out >= rows {
+        return Err(RunError::NothingLeft { held_out, rows });
+    }
+    let seed = config.seed;
+    let part = |share, batch_size, seed| Rows::new(recipe.clone(), &config.data, share, batch_size, seed);
+    let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
+    let mut training = part(share, config.batch_size, Some(seed));
+    let mut keys = Vec::new();
+    if config.data.selective_loss != Level::None {
+        keys = selective_keys(&config.data, &recipe)?;
+        training = training.with_selective_loss(
+            SelectiveLoss::new(config.data.selective_loss, keys.clone(), token_bytes(&recipe.encoder)),
+            config.data.selective_loss_start_epoch,
+        );
+    }
+    let (evaluation, evaluation_survey) = match &config.eval_rows {
+        EvalRows::None => (None, None),
+        EvalRows::Count(_) | EvalRows::Share(_) => {
+            let share = RowShare::HeldOut { rows: held_out, seed };
+            (Some(part(share, config.batch_size, None)), None)
+        }
+        EvalRows::Dataset(name) => {
+            let (recipe, survey) = look_at(name, config, model, progress)?;
+            (Some(Rows::new(recipe, &config.data, RowShare::All, config.batch_size, None)), Some(survey))
+        }
+    };
+    let (fingerprint, shown_row) = (recipe.dataset.fingerprint(), shown_row(&recipe));
+    Ok(RunData { training, evaluation, survey, evaluation_survey, fingerprint, shown_row, keys })
+}
+
+fn look_at(
+    name: &str,
+    config: &RunConfig,
+    model: &Path,
+    progress: &dyn Progress,
+) -> Result<(Arc<Recipe>, Survey), RunError> {
+    let data = &config.data;
+    let options = DatasetOptions { image_root: None, allow_remote_images: data.allow_remote_images };
+    let dataset = Arc::new(Dataset::open(name, &options, progress)?);
+    let limits = DecodeLimits::default();
+    let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
+    let processor = || Processor::from_dir(model, pixels, limits);
+    let train_on = match data.train_on {
+        TrainOn::Assistant => text::TrainOn::Assistant,
+        TrainOn::Last => text::TrainOn::Last,
+        TrainOn::All => text::TrainOn::All,
+    };
+    let options = SurveyOptions {
+        processor: processor()?,
+        limits,
+        encoder: Some(Encoder::from_dir(model)?),
+        train_on,
+        max_tokens: Some(data.max_seq_length),
+        workers: data.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+    };
+    let found = survey(&dataset, options, progress)?;
+    let recipe = Recipe {
+        dataset,
+        processor: processor()?,
+        encoder: Encoder::from_dir(model)?,
+        train_on,
+        max_tokens: Some(data.max_seq_length),
+    };
+    Ok((Arc::new(recipe), found))
+}
+
+fn token_bytes(encoder: &Encoder) -> TokenBytes {
+    let tokens: Vec<(u32, String)> = encoder.ordinary_tokens().collect();
+    TokenBytes::from_vocabulary(tokens.iter().map(|(id, text)| (*id, text.as_str())))
+}
+
+/// The keys given, or those that the first answers share.
+fn selective_keys(config: &DataConfig, recipe: &Recipe) -> Result<Vec<String>, RunError> {
+    if let Some(keys) = &config.selective_loss_keys {
+        return Ok(keys.clone());
+    }
+    if config.selective_loss != Level::Aggressive {
+        return Ok(Vec::new());
+    }
+    let mut finder = KeyFinder::default();
+    let mut reader = RowReader::new(recipe.dataset.clone());
+    for row in 0..recipe.dataset.rows().min(ROWS_LOOKED_AT as u64) {
+        // A bad row is the loader's to report, by the rule that the user chose.
+        let Ok(row) = reader.read(row) else { continue };
+        for turn in row.conversation.turns.iter().filter(|turn| turn.role == Role::Assistant) {
+            let text = turn.parts.iter().filter_map(|part| match part {
+                Part::Text(text) => Some(text.as_str()),
+                Part::Image(_) => None,
+            });
+            finder.observe(&text.collect::<String>());
+        }
+    }
+    Ok(finder.keys())
+}
+
+/// The first row that can be shown, with what is learned marked.
+fn shown_row(recipe: &Arc<Recipe>) -> Option<String> {
+    let mut preparer = Preparer::new(recipe.clone());
+    let sample = (0..recipe.dataset.rows().min(ROWS_LOOKED_AT as u64)).find_map(|row| {
+        match preparer.prepare(row, Vec::new()) {
+            Ok(Prepared::Ready(sample)) => Some(sample),
+            _ => None,
+        }
+    })?;
+    recipe.encoder.runs(&sample.encoded).ok().map(|runs| runs.to_string())
+}
+
+impl RunData {
+    /// Lines that say what the rows are like.
+    pub fn describe(&self) -> Vec<String> {
+        let survey = &self.survey;
+        let used = survey.rows.saturating_sub(survey.too_long + survey.no_label + survey.bad);
+        let mut lines = vec![format!(
+            "rows: {} ({used} usable, {} too long, {} without a label, {} bad), tokens {} on average, {} at most",
+            survey.rows,
+            survey.too_long,
+            survey.no_label,
+            survey.bad,
+            survey.used_tokens.mean().round(),
+            survey.used_tokens.max(),
+        )];
+        if let Some(evaluation) = &self.evaluation {
+            use crate::trainer::BatchSource;
+            lines.push(format!("evaluation: {} rows, training: {}", evaluation.rows(), self.training.rows()));
+        }
+        let mut sizes: Vec<String> = survey
+            .sizes
+            .iter()
+            .take(SIZES_NAMED)
+            .map(|class| {
+                let ((w, h), (to_w, to_h)) = (class.size, class.resized);
+                format!("{} of {w}x{h} -> {to_w}x{to_h} ({} tokens)", class.count, class.tokens)
+            })
+            .collect();
+        if survey.sizes.len() > SIZES_NAMED {
+            sizes.push(format!("{} more sizes", survey.sizes.len() - SIZES_NAMED));
+        }
+        if !sizes.is_empty() {
+            lines.push(format!("images: {}", sizes.join(", ")));
+        }
+        if !self.keys.is_empty() {
+            lines.push(format!("selective loss masks the keys {}", self.keys.join(", ")));
+        }
+        if let Some(row) = &self.shown_row {
+            lines.push(format!("one row, learned between [[ and ]]: {}", shortened(row)));
+        }
+        lines
+    }
+}
+
+/// Characters of a row that are shown: enough to see what is learned.
+const ROW_SHOWN: usize = 600;
+
+fn shortened(text: &str) -> String {
+    let text = text.replace('\n', "\\n");
+    match text.char_indices().nth(ROW_SHOWN) {
+        Some((end, _)) => format!("{} ...", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,69 @@
+//! What a finished run leaves in its folder.
+//!
+//! In comes the last checkpoint, or the best one after early stopping; out come its adapter, the base's tokenizer and processor files, the
+//! history, the model card and the report.
+
+use super::{Run, RunData, RunError, VisionModel, copy_whole};
+use crate::{
+    checkpoint::MANIFEST,
+    merge::copy_companions,
+    monitor::MemorySummary,
+    outputs::summary::FinishedRun,
+    trainer::{BatchSource, Outcome, StopReason},
+};
+use std::{fs, path::Path};
+
+/// Files of a checkpoint that only a resume needs.
+const ONLY_TO_RESUME: [&str; 4] = [MANIFEST, "optimizer.safetensors", "progress.json", "trainer_state.json"];
+
+impl Run<'_> {
+    /// Writes the results; a run that was interrupted leaves them to the one that goes on.
+    pub(super) fn finish(
+        &self,
+        model: &VisionModel,
+        data: &RunData,
+        base: &Path,
+        outcome: &Outcome,
+        memory: &MemorySummary,
+        seconds: f64,
+    ) -> Result<(), RunError> {
+        let output = &self.config.output_dir;
+        if matches!(outcome.stopped, Some(StopReason::MemoryLimit(_) | StopReason::Interrupted)) {
+            return Ok(());
+        }
+        let best = outcome.state.best_global_step.filter(|_| self.config.early_stopping_patience.is_some());
+        let source = match best {
+            Some(step) => output.join(format!("checkpoint-{step}")),
+            None => outcome.checkpoint.path.clone(),
+        };
+        for entry in fs::read_dir(&source).map_err(RunError::io(&source))? {
+            let path = entry.map_err(RunError::io(&source))?.path();
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if path.is_file() && !ONLY_TO_RESUME.contains(&name) {
+                copy_whole(&path, &output.join(name))?;
+            }
+        }
+        copy_companions(base, output).map_err(|error| RunError::Other(error.into()))?;
+        outcome.state.save(output).map_err(RunError::io(output))?;
+        let tally = data.training.tally();
+        let dropped = [("too long", tally.too_long), ("without a label", tally.no_label), ("bad", tally.bad)];
+        let dropped: Vec<(String, u64)> = dropped
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(why, count)| (why.to_owned(), count))
+            .collect();
+        for row in &tally.bad_rows {
+            self.screen.note(&format!("skipped {row}"));
+        }
+        let finished = FinishedRun {
+            config: self.config,
+            state: &outcome.state,
+            memory,
+            parameters: model.parameters(),
+            rows: data.training.rows(),
+            dropped: &dropped,
+            seconds,
+        };
+        finished.write(output).map_err(RunError::io(output))
+    }
+}

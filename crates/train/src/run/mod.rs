@@ -1,0 +1,256 @@
+//! A whole run: from names and settings to an adapter, its logs and its verdict.
+//!
+//! In comes a [`RunConfig`]; out comes the output folder of a finished run, or a checkpoint that the same command goes on from. What is said on
+//! the way informs; the first line about memory is the plan, the last one the verdict.
+
+mod data;
+mod finish;
+mod model;
+
+pub use data::{RunData, open as open_data};
+pub use model::{VisionModel, lora_settings};
+
+use crate::{
+    checkpoint::{CheckpointError, CheckpointStore},
+    config::{Method, RunConfig},
+    interrupt::Interrupts,
+    monitor::{MemoryMonitor, MemorySummary},
+    outputs::loggers::Loggers,
+    resume::{self, ResumeError},
+    rows::SelectiveLog,
+    schedule::{Schedule, ScheduleError},
+    screen::{ProgressDisplay, Screen},
+    trainer::{BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer},
+};
+use garden_data::{DataError, processor::ProcessorError, survey::Survey, text::EncoderError};
+use garden_memory::RunFacts;
+use garden_model::{
+    ConfigError,
+    adapter_file::AdapterError,
+    compute::{SessionError, Shapes},
+    lora::LoraError,
+};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// All steps were taken, or early stopping ended it.
+    Done,
+    /// It stopped before a memory limit, after a checkpoint.
+    AtMemoryLimit,
+    /// It was interrupted, after a checkpoint.
+    Interrupted,
+}
+
+/// Why a run could not begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum RunError {
+    #[error("the model: {0}")]
+    ModelConfig(#[from] ConfigError),
+    #[error("the model: {0}")]
+    Weights(#[from] garden_model::checkpoint::CheckpointError),
+    #[error("{0}")]
+    Lora(#[from] LoraError),
+    #[error("the adapter: {0}")]
+    Adapter(#[from] AdapterError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error("the dataset: {0}")]
+    Data(#[from] DataError),
+    #[error("the model's processor: {0}")]
+    Processor(#[from] ProcessorError),
+    #[error("the model's tokenizer: {0}")]
+    Encoder(#[from] EncoderError),
+    #[error("--eval-split holds out {held_out} of {rows} rows: nothing is left to train on")]
+    NothingLeft { held_out: u64, rows: u64 },
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Other(BoxError),
+}
+
+impl RunError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}
+
+/// Trains, or goes on training.
+pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
+    let screen = Screen::new(config.log_format, config.quiet);
+    let base = PathBuf::from(&config.base_model);
+    let mut data = data::open(config, &base, &screen)?;
+    let shapes = longest_batch(config, &data);
+    let waiting = screen.waiting("loading the model");
+    let mut model = VisionModel::load(config, &base, shapes, |_| {})?;
+    let loading = waiting.done();
+    let (trained, all) = model.parameters();
+    let share = 100.0 * trained as f64 / all as f64;
+    let what = if config.method == Method::Full { "all weights" } else { "LoRA" };
+    screen.line(&format!(
+        "model: {} ({all} parameters), {what}: {trained} trained ({share:.2} %), loaded in {loading:.1} s",
+        config.base_model
+    ));
+    data.describe().iter().for_each(|line| screen.line(line));
+    let output = &config.output_dir;
+    fs::create_dir_all(output).map_err(RunError::io(output))?;
+    let store = CheckpointStore::open(output)?;
+    let checkpoint = resume::choose(&config.resume, &store, output, &screen)?;
+    let run = Run { config, screen: &screen, store };
+    let start = Instant::now();
+    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref())?;
+    run.finish(&model, &data, &base, &outcome, &memory, start.elapsed().as_secs_f64())?;
+    Ok(run.say_end(&outcome, &memory))
+}
+
+/// The largest batch that the rows can make.
+pub fn longest_batch(config: &RunConfig, data: &RunData) -> Shapes {
+    let longest = |survey: &Survey| Shapes {
+        tokens: survey.used_tokens.longest(config.batch_size) as usize,
+        patches: survey.patches.longest(config.batch_size) as usize,
+        labels: survey.label_tokens.longest(config.batch_size) as usize,
+    };
+    let training = longest(&data.survey);
+    let evaluation = data.evaluation_survey.as_ref().map_or(training, longest);
+    Shapes {
+        tokens: training.tokens.max(evaluation.tokens),
+        patches: training.patches.max(evaluation.patches),
+        labels: training.labels.max(evaluation.labels),
+    }
+}
+
+/// A run in progress.
+struct Run<'a> {
+    config: &'a RunConfig,
+    screen: &'a Screen,
+    store: CheckpointStore,
+}
+
+impl Run<'_> {
+    fn train(
+        &self,
+        model: &mut VisionModel,
+        data: &mut RunData,
+        checkpoint: Option<&crate::checkpoint::Checkpoint>,
+    ) -> Result<(Outcome, MemorySummary), RunError> {
+        let config = self.config;
+        let mut settings = config.trainer();
+        settings.data_fingerprint = data.fingerprint;
+        let (rows, batch_size) = (data.training.rows(), data.training.batch_size());
+        let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
+        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
+        self.screen.line(&format!(
+            "steps: {steps} of {batch_size} x {} rows, {steps_per_epoch} an epoch",
+            config.accumulation
+        ));
+        let facts = RunFacts {
+            dataset_size: Some(rows),
+            samples_per_step: Some(batch_size * config.accumulation),
+            ..RunFacts::default()
+        };
+        let plan = model.plan();
+        let usage = model.usage();
+        let mut monitor = MemoryMonitor::start(
+            config.memory.clone(),
+            facts,
+            Some(plan),
+            &config.output_dir,
+            self.screen,
+            Box::new(move || usage.get()),
+        )
+        .map_err(RunError::Other)?;
+        let mut loggers =
+            Loggers::new(&config.output_dir, &config.report_to, self.flat_settings(), self.screen);
+        let mut display = ProgressDisplay::new(self.screen);
+        let mut interrupts = Interrupts::listen().map_err(RunError::io("signals"))?;
+        let mut selective = SelectiveLog::new(data.training.selective_statistics());
+        let mut early = config.early_stopping_patience.map(EarlyStopping::new);
+        // The monitor comes first: what it adds to a log entry is there for the others.
+        let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
+        callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
+        callbacks.push(&mut interrupts);
+        callbacks.push(&mut loggers);
+        callbacks.push(&mut display);
+        let evaluation = data.evaluation.as_mut();
+        let store = self.store.clone();
+        let mut trainer =
+            Trainer::new(model, &mut data.training, evaluation, settings, schedule, store, callbacks);
+        if let Some(checkpoint) = checkpoint {
+            trainer.resume(checkpoint)?;
+        }
+        let outcome = trainer.run()?;
+        let memory = monitor.summary().map_err(RunError::Other)?;
+        Ok((outcome, memory))
+    }
+
+    /// The settings as names and values.
+    fn flat_settings(&self) -> BTreeMap<String, String> {
+        let mut flat = BTreeMap::new();
+        if let Ok(value) = serde_json::to_value(self.config) {
+            flatten("", &value, &mut flat);
+        }
+        flat
+    }
+
+    fn say_end(&self, outcome: &Outcome, memory: &MemorySummary) -> Ended {
+        let checkpoint = outcome.checkpoint.path.display();
+        let again = "the same command goes on from there";
+        let ended = match &outcome.stopped {
+            None => Ended::Done,
+            Some(StopReason::EarlyStopping) => {
+                let best = outcome.state.best_global_step.unwrap_or_default();
+                self.screen.line(&format!("stopped early: the best evaluation was at step {best}"));
+                Ended::Done
+            }
+            Some(StopReason::MemoryLimit(reason)) => {
+                self.screen
+                    .note(&format!("stopped at a memory limit: {reason}; wrote {checkpoint}, {again}"));
+                Ended::AtMemoryLimit
+            }
+            Some(StopReason::Interrupted) => {
+                self.screen.note(&format!("interrupted; wrote {checkpoint}, {again}"));
+                Ended::Interrupted
+            }
+        };
+        self.screen.line(&memory.line);
+        ended
+    }
+}
+
+/// Writes nested settings with dots between their names.
+fn flatten(prefix: &str, value: &serde_json::Value, flat: &mut BTreeMap<String, String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&name, value, flat);
+            }
+        }
+        serde_json::Value::Null => {}
+        serde_json::Value::String(text) => drop(flat.insert(prefix.to_owned(), text.clone())),
+        other => drop(flat.insert(prefix.to_owned(), other.to_string())),
+    }
+}
+
+/// Copies a file under another name first, so that it appears whole.
+fn copy_whole(from: &Path, to: &Path) -> Result<(), RunError> {
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    fs::copy(from, &partial).and_then(|_| fs::rename(&partial, to)).map_err(RunError::io(to))
+}

@@ -1,0 +1,257 @@
+//! The model behind the trainer's interface.
+//!
+//! In come batches of the loader; out come sums and gradients from one planned arena. What is trained is written as a PEFT adapter, or as a
+//! whole model where all weights are trained, and read back only if every tensor fits.
+
+use super::RunError;
+use crate::{
+    config::{Checkpointing, LoraConfig, Method, Precision, RunConfig},
+    merge::copy_companions,
+    monitor::{TensorMemory, resident_now},
+    trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
+};
+use garden_data::Batch;
+use garden_model::{
+    Adapter, Checkpoint, LayerGroups, LoraSettings, ModelConfig, ModelWeights,
+    compute::{LossSums, Model, PackedBatch, Recompute, Session, Shapes},
+    parameters::parameters,
+    positions::Grid,
+    tensor_file::{Dtype, TensorSpec, TensorWriter},
+    weights::{self, read_matrix},
+};
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+    rc::Rc,
+};
+
+/// A model, its arena, and where it came from.
+pub struct VisionModel {
+    model: Model,
+    session: Session,
+    grids: Vec<Grid>,
+    base: PathBuf,
+    base_name: String,
+    usage: Rc<Cell<TensorMemory>>,
+    plan: u64,
+}
+
+impl VisionModel {
+    /// Loads a model and lays out memory for batches up to `shapes`; `progress` is told the share loaded.
+    pub fn load(
+        config: &RunConfig,
+        base: &Path,
+        shapes: Shapes,
+        progress: impl FnMut(f32),
+    ) -> Result<Self, RunError> {
+        let model_config = ModelConfig::read(base)?;
+        let checkpoint = Checkpoint::open(base)?;
+        let precision = match (config.method, config.precision) {
+            (Method::Full, _) => weights::Precision::F32,
+            (_, Precision::AsStored) => weights::Precision::AsStored,
+            (_, Precision::FourBit) => weights::Precision::Bits4,
+            (_, Precision::EightBit) => weights::Precision::Bits8,
+            (_, Precision::SixteenBit) => weights::Precision::Bits16,
+        };
+        // Settings are checked before gigabytes are read.
+        let adapter = match config.method {
+            Method::Lora => Some(Adapter::fresh(&model_config, lora_settings(&config.lora)?, config.seed)?),
+            Method::Full => None,
+        };
+        let weights = ModelWeights::load(&checkpoint, &model_config, precision, progress)?;
+        let model = match adapter {
+            Some(adapter) => Model::with_adapter(model_config, weights, adapter),
+            None => Model::full(model_config, weights),
+        };
+        let besides = held_besides_arena(&model, config);
+        let recompute = match (config.memory.checkpointing, config.memory.budget) {
+            (Checkpointing::On, _) => Recompute::Always,
+            (Checkpointing::Off, _) | (Checkpointing::Auto, None) => Recompute::Never,
+            (Checkpointing::Auto, Some(budget)) => Recompute::Within(budget.saturating_sub(besides) as usize),
+        };
+        let session = Session::new(&model, shapes, recompute)?;
+        let plan = besides + session.usage().peak_bytes as u64;
+        let (grids, usage) = Default::default();
+        let base_name = config.base_model.clone();
+        Ok(Self { model, session, grids, base: base.to_owned(), base_name, usage, plan })
+    }
+
+    /// Trained parameters, and all of them.
+    pub fn parameters(&self) -> (u64, u64) {
+        let all =
+            parameters(self.model.config()).iter().map(|parameter| parameter.elements() as u64).sum::<u64>();
+        let trained = self.model.trainable_values() as u64;
+        (trained, if self.model.adapter().is_some() { all + trained } else { all })
+    }
+
+    /// What the arena holds, readable while the model is at work.
+    pub fn usage(&self) -> Rc<Cell<TensorMemory>> {
+        self.usage.clone()
+    }
+
+    /// What the process will need at its peak: what it had when the model was loaded, and what the first step adds.
+    pub fn plan(&self) -> u64 {
+        self.plan
+    }
+
+    fn packed<'a>(grids: &'a mut Vec<Grid>, batch: &'a Batch) -> PackedBatch<'a> {
+        grids.clear();
+        grids.extend(
+            batch.images.iter().map(|image| [1, image.grid.rows as usize, image.grid.columns as usize]),
+        );
+        PackedBatch {
+            ids: &batch.ids,
+            labels: &batch.labels,
+            segments: &batch.segments,
+            patches: &batch.patches,
+            grids,
+        }
+    }
+
+    fn sums(&self, batch: &Batch, sums: LossSums) -> BatchSums {
+        let usage = self.session.usage();
+        self.usage.set(TensorMemory {
+            live: usage.live_bytes as u64,
+            peak: usage.peak_bytes as u64,
+            buffers: usage.live_buffers as u64,
+        });
+        BatchSums {
+            loss: sums.loss,
+            label_tokens: sums.tokens as u64,
+            correct: sums.correct as u64,
+            tokens: batch.ids.len() as u64,
+            images: batch.images.len() as u64,
+            rows: batch.len() as u64,
+        }
+    }
+
+    /// The error of a batch, with the rows it was made of.
+    fn in_rows(batch: &Batch, error: impl std::fmt::Display) -> BoxError {
+        let rows: Vec<String> = batch.rows.iter().map(|row| (row + 1).to_string()).collect();
+        format!("rows {}: {error}", rows.join(", ")).into()
+    }
+}
+
+/// What a run holds besides the arena: what is loaded, gradients, optimizer state and batches prepared ahead.
+fn held_besides_arena(model: &Model, config: &RunConfig) -> u64 {
+    let per_value = 4.0 + config.optimizer.bytes_per_value();
+    resident_now() + (per_value * model.trainable_values() as f64) as u64 + config.data.prefetch_bytes
+}
+
+/// The settings of an adapter as the model crate knows them.
+pub fn lora_settings(lora: &LoraConfig) -> Result<LoraSettings, RunError> {
+    let target_modules = match &lora.target_modules {
+        Some(pattern) => pattern.clone(),
+        None => {
+            let groups = LayerGroups {
+                vision: lora.vision,
+                language: lora.language,
+                attention: lora.attention,
+                mlp: lora.mlp,
+            };
+            groups.pattern()?
+        }
+    };
+    Ok(LoraSettings {
+        rank: lora.r,
+        alpha: lora.alpha as f32,
+        dropout: lora.dropout as f32,
+        rslora: lora.rslora,
+        target_modules,
+    })
+}
+
+impl TrainableModel for VisionModel {
+    type Batch = Batch;
+
+    fn forward_backward(&mut self, batch: &Batch, noise: u64) -> Result<BatchSums, BoxError> {
+        let packed = Self::packed(&mut self.grids, batch);
+        let sums = self
+            .session
+            .step(&self.model, &packed, 1.0, noise)
+            .map_err(|error| Self::in_rows(batch, error))?;
+        Ok(self.sums(batch, sums))
+    }
+
+    fn evaluate(&mut self, batch: &Batch) -> Result<BatchSums, BoxError> {
+        let packed = Self::packed(&mut self.grids, batch);
+        let sums =
+            self.session.evaluate(&self.model, &packed).map_err(|error| Self::in_rows(batch, error))?;
+        Ok(self.sums(batch, sums))
+    }
+
+    fn zero_gradients(&mut self) {
+        self.session.clear_gradients();
+    }
+
+    fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
+        self.session.visit(&mut self.model, &mut |tensor| {
+            visit(TrainableTensor {
+                name: tensor.name,
+                values: tensor.values,
+                gradient: tensor.gradient,
+                decays: tensor.decays,
+            });
+        });
+    }
+
+    fn save(&mut self, dir: &Path) -> Result<(), BoxError> {
+        match self.model.adapter() {
+            Some(adapter) => Ok(adapter.write(dir, &self.base_name)?),
+            None => self.save_whole(dir),
+        }
+    }
+
+    fn load(&mut self, dir: &Path) -> Result<(), BoxError> {
+        let config = self.model.config().clone();
+        let Some(adapter) = self.model.adapter_mut() else { return self.load_whole(dir) };
+        let read = Adapter::read(dir, &config)?;
+        if read.settings != adapter.settings {
+            let message = format!(
+                "{}: its adapter was made with {:?}, this run has {:?}",
+                dir.display(),
+                read.settings,
+                adapter.settings
+            );
+            return Err(message.into());
+        }
+        *adapter = read;
+        Ok(())
+    }
+}
+
+impl VisionModel {
+    /// All weights, as a folder that loads like its base.
+    fn save_whole(&mut self, dir: &Path) -> Result<(), BoxError> {
+        let spec = |parameter: garden_model::Parameter| TensorSpec {
+            name: parameter.name,
+            dtype: Dtype::F32,
+            shape: parameter.shape,
+        };
+        let specs: Vec<TensorSpec> = parameters(self.model.config()).into_iter().map(spec).collect();
+        let mut writer = TensorWriter::create(&dir.join("model.safetensors"), &specs, &[("format", "pt")])?;
+        let mut written = Ok(());
+        self.visit(&mut |tensor| {
+            if written.is_ok() {
+                written = writer.write_f32(tensor.values);
+            }
+        });
+        written?;
+        writer.finish()?;
+        std::fs::copy(self.base.join("config.json"), dir.join("config.json"))?;
+        Ok(copy_companions(&self.base, dir)?)
+    }
+
+    fn load_whole(&mut self, dir: &Path) -> Result<(), BoxError> {
+        let checkpoint = Checkpoint::open(dir)?;
+        checkpoint.check(self.model.config())?;
+        let mut read = Ok(());
+        self.visit(&mut |tensor| {
+            if read.is_ok() {
+                read = read_matrix(&checkpoint, tensor.name, [1, tensor.values.len()])
+                    .map(|weight| weight.read(0, 0, tensor.values));
+            }
+        });
+        Ok(read?)
+    }
+}

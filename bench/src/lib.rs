@@ -1,6 +1,7 @@
-//! What the benchmarks share: the memory of their own process.
+//! What the benchmarks share: the memory and the time of their own process.
 
 use anyhow::{Context, Result};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
 /// Resident memory now, and the most there ever was.
@@ -22,4 +23,10 @@ pub fn resident() -> Result<Resident> {
         anyhow::Ok(kibibytes * 1024)
     };
     Ok(Resident { now: field("VmRSS:")?, peak: field("VmHWM:")? })
+}
+
+/// Seconds of processor time, all threads together: what other programs do meanwhile hardly shows in it.
+pub fn processor_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }

@@ -13,6 +13,7 @@ mod tests;
 use crate::simd::{Isa, Portable};
 use crate::weight::Weight;
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A read-only row-major matrix, or the transpose of one.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +156,14 @@ fn tile() -> (usize, usize) {
     }
 }
 
+/// All that the process has multiplied so far.
+static MULTIPLICATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Multiplications in all products so far, each with its addition: what a benchmark holds against the time they took.
+pub fn multiplications() -> u64 {
+    MULTIPLICATIONS.load(Ordering::Relaxed)
+}
+
 /// `out = start + sum of terms`. `scratch` holds at least [`scratch_len`] values and is overwritten.
 pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: &mut [f32]) {
     let depth = check(&out, &start, terms);
@@ -162,6 +171,7 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     if out.rows == 0 || out.cols == 0 {
         return;
     }
+    MULTIPLICATIONS.fetch_add((out.rows * out.cols * depth) as u64, Ordering::Relaxed);
     let parallel = out.rows * out.cols * depth >= PARALLEL_FROM && rayon::current_num_threads() > 1;
     pack_lefts(terms, out.rows, scratch, parallel);
     let job = kernel::Job::new(out, start, terms, scratch);

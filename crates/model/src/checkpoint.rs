@@ -7,10 +7,11 @@
 pub(crate) mod bnb;
 
 use crate::config::ModelConfig;
-use crate::parameters::{canonical, parameters};
+use crate::parameters::{Parameter, canonical, parameters};
 use crate::tensor_file::{Dtype, TensorEntry, TensorFile, TensorFileError};
+use crate::weights::Held;
 pub use bnb::NF4_PARTS;
-use garden_engine::{SharedBytes, Storage};
+use garden_engine::{SharedBytes, Storage, StoredAs};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -128,6 +129,25 @@ impl Checkpoint {
         bnb::is_quantized(self, name)
     }
 
+    /// How the matrices lie in the files, by the first of each kind.
+    pub fn stored(&self, config: &ModelConfig) -> Result<Held, CheckpointError> {
+        let list = parameters(config);
+        let first = |quantizable: bool| {
+            let matrix =
+                |parameter: &&Parameter| parameter.shape.len() > 1 && parameter.quantizable == quantizable;
+            let name = list.iter().find(matrix).map_or("", |parameter| parameter.name.as_str());
+            let found = self.require(name)?;
+            match (quantizable && self.is_nf4(name), found.entry.dtype) {
+                (true, _) => Ok(StoredAs::Nf4),
+                (_, Dtype::F32) => Ok(StoredAs::F32),
+                (_, Dtype::BF16) => Ok(StoredAs::Bf16),
+                (_, Dtype::F16) => Ok(StoredAs::F16),
+                (_, other) => Err(unreadable(found, other)),
+            }
+        };
+        Ok(Held { matrices: first(true)?, others: first(false)? })
+    }
+
     /// Checks every tensor against `config`; the error names the first at fault.
     pub fn check(&self, config: &ModelConfig) -> Result<(), CheckpointError> {
         let mut faults = self.faults(config);
@@ -189,12 +209,16 @@ fn is_harmless(name: &str, config: &ModelConfig) -> bool {
 fn check_plain(found: Located<'_>, shape: &[usize]) -> Result<(), TensorFileError> {
     let entry = found.entry;
     if !matches!(entry.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
-        return Err(found.fault(format!("it holds {:?}; f32, bf16 and f16 can be read", entry.dtype)));
+        return Err(unreadable(found, entry.dtype));
     }
     if entry.shape != shape {
         return Err(found.fault(format!("its shape is {:?}, config.json makes it {shape:?}", entry.shape)));
     }
     Ok(())
+}
+
+fn unreadable(found: Located<'_>, dtype: Dtype) -> TensorFileError {
+    found.fault(format!("it holds {dtype:?}; f32, bf16 and f16 can be read"))
 }
 
 #[derive(Deserialize)]

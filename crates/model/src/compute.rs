@@ -6,6 +6,8 @@
 
 mod batch;
 mod block;
+mod cache;
+mod decode;
 mod model;
 mod plan;
 mod session;
@@ -14,6 +16,7 @@ mod text;
 mod vision;
 
 pub use batch::{BatchError, PackedBatch};
+pub use decode::Decoder;
 pub use model::{Model, TrainableTensor};
 pub use plan::{MemoryPlan, PlanError, PlanRequest};
 pub use session::{LossSums, Recompute, Session, SessionError, Stage};

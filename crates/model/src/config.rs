@@ -6,6 +6,8 @@
 
 mod file;
 
+use crate::weights::Held;
+use garden_engine::StoredAs;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -146,15 +148,30 @@ pub struct Quantization {
 }
 
 impl ModelConfig {
+    /// How `config.json` says the weights lie in the files; f32 where it says nothing.
+    pub fn stored(&self) -> Held {
+        let others = match self.dtype.as_deref() {
+            Some("bfloat16") => StoredAs::Bf16,
+            Some("float16") => StoredAs::F16,
+            _ => StoredAs::F32,
+        };
+        let four_bits = self.quantization.as_ref().is_some_and(|quantization| quantization.load_in_4bit);
+        Held { matrices: if four_bits { StoredAs::Nf4 } else { others }, others }
+    }
+
     /// Reads `config.json` of the folder `dir`.
     pub fn read(dir: &Path) -> Result<Self, ConfigError> {
-        let path = dir.join("config.json");
-        let at = |source| ConfigError::Read { path: path.clone(), source };
-        let length = std::fs::metadata(&path).map_err(at)?.len();
+        Self::read_file(&dir.join("config.json"))
+    }
+
+    /// Reads a `config.json` by its own path.
+    pub fn read_file(path: &Path) -> Result<Self, ConfigError> {
+        let at = |source| ConfigError::Read { path: path.to_owned(), source };
+        let length = std::fs::metadata(path).map_err(at)?.len();
         if length > LARGEST_FILE {
             return Err(at(std::io::Error::other(format!("{length} bytes is no configuration"))));
         }
-        Self::parse(&std::fs::read_to_string(&path).map_err(at)?, &path)
+        Self::parse(&std::fs::read_to_string(path).map_err(at)?, path)
     }
 
     /// Reads the text of a `config.json`; `path` only names it in errors.

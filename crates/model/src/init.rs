@@ -75,7 +75,7 @@ impl Plan {
     /// Prepares `preset`: trains its tokenizer and settles its configuration.
     pub fn new(preset: Preset) -> Result<Self, InitError> {
         let tokenizer = Tokenizer::train(preset.vocabulary());
-        let text = preset.config(&tokenizer).to_string();
+        let text = preset.config(&|name| tokenizer.id(name)).to_string();
         let config = ModelConfig::parse(&text, Path::new("config.json"))?;
         Ok(Self { preset, tokenizer, config })
     }
@@ -136,7 +136,7 @@ impl Plan {
         });
         let pretty = |value: Value| format!("{value:#}\n");
         for (name, text) in [
-            ("config.json", pretty(self.preset.config(&self.tokenizer))),
+            ("config.json", pretty(self.preset.config(&|name| self.tokenizer.id(name)))),
             ("generation_config.json", pretty(generation)),
             ("preprocessor_config.json", pretty(preprocessor())),
             ("tokenizer.json", self.tokenizer.to_json().to_string()),

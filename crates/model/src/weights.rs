@@ -27,6 +27,29 @@ pub enum Precision {
     Bits4,
 }
 
+/// How the weights of a loaded model lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The matrices of attention and MLP.
+    pub matrices: StoredAs,
+    /// The other matrices: embedding, merger, head.
+    pub others: StoredAs,
+}
+
+impl Precision {
+    /// How weights that lie in the files as `stored` are held.
+    pub fn held(self, stored: Held) -> Held {
+        let in_16_bits = |stored| if stored == StoredAs::F32 { StoredAs::Bf16 } else { stored };
+        match self {
+            Self::AsStored => stored,
+            Self::F32 => Held { matrices: StoredAs::F32, others: StoredAs::F32 },
+            Self::Bits16 => Held { matrices: in_16_bits(stored.matrices), others: in_16_bits(stored.others) },
+            Self::Bits8 => Held { matrices: StoredAs::Int8, ..stored },
+            Self::Bits4 => Held { matrices: StoredAs::Nf4, ..stored },
+        }
+    }
+}
+
 /// A linear layer: a matrix and perhaps a bias.
 #[derive(Debug, Clone)]
 pub struct LinearWeights {
@@ -287,9 +310,10 @@ impl Loader<'_> {
     ) -> Result<Weight, TensorFileError> {
         let found = self.checkpoint.require(name)?;
         let stored = match (precision, found.entry.dtype) {
-            (Precision::AsStored, _) | (Precision::F32, Dtype::F32) => return shared(found, shape),
+            (Precision::AsStored, _) => return shared(found, shape),
             (Precision::Bits16, Dtype::BF16 | Dtype::F16) => return shared(found, shape),
-            (Precision::F32, _) => StoredAs::F32,
+            // What will be trained is read, not mapped: else the first update would copy it beside the mapped pages.
+            (Precision::F32, _) => return owned(found, shape),
             (Precision::Bits16, _) => StoredAs::Bf16,
             (Precision::Bits8, _) => StoredAs::Int8,
             (Precision::Bits4, _) => StoredAs::Nf4,
@@ -316,6 +340,13 @@ impl Loader<'_> {
         };
         Weight::quantise(rows, cols, values, stored).map_err(fault)
     }
+}
+
+/// The matrix as f32 in memory of its own.
+fn owned(found: Located<'_>, [rows, cols]: [usize; 2]) -> Result<Weight, TensorFileError> {
+    let mut values = Vec::with_capacity(found.entry.elements());
+    read_f32(found, &mut values)?;
+    Weight::from_f32(rows, cols, values).map_err(|error| found.fault(error.to_string()))
 }
 
 /// The matrix where it lies in the mapped file, after a look at every value.

@@ -2,86 +2,12 @@
 
 mod common;
 
-use common::{Model as Golden, PLAIN, Row, Tensors, load_model, manifest, weight};
-use garden_model::compute::{
-    LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
-};
-use garden_model::{Adapter, LoraSettings, Precision};
-
-/// Rows of a golden batch, laid end to end.
-struct Packed {
-    ids: Vec<u32>,
-    labels: Vec<i32>,
-    segments: Vec<usize>,
-    patches: Vec<u8>,
-    grids: Vec<[usize; 3]>,
-}
-
-impl Packed {
-    fn new(golden: &Golden, rows: &[Row]) -> Self {
-        let mut segments = vec![0];
-        for row in rows {
-            segments.push(segments.last().unwrap() + row.tokens.len());
-        }
-        Self {
-            ids: rows.iter().flat_map(|row| row.tokens.clone()).collect(),
-            labels: rows.iter().flat_map(|row| row.labels.iter().map(|&label| label as i32)).collect(),
-            segments,
-            patches: golden.pictures(rows),
-            grids: rows.iter().flat_map(|row| row.grids.clone()).collect(),
-        }
-    }
-
-    fn batch(&self) -> PackedBatch<'_> {
-        PackedBatch {
-            ids: &self.ids,
-            labels: &self.labels,
-            segments: &self.segments,
-            patches: &self.patches,
-            grids: &self.grids,
-        }
-    }
-}
+use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_model, lora_model, relative};
+use garden_model::Precision;
+use garden_model::compute::{LossSums, MemoryPlan, Model, PlanRequest, Recompute, Session, Shapes, Stage};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
-
-/// The adapter of the goldens: every value drawn by its name.
-fn adapter(golden: &Golden, name: &str) -> Adapter {
-    let chosen = &golden.adapters[name];
-    let settings = LoraSettings {
-        rank: chosen.r,
-        alpha: chosen.lora_alpha,
-        dropout: 0.0,
-        rslora: chosen.use_rslora,
-        target_modules: chosen.target_modules.clone(),
-    };
-    let mut adapter = Adapter::fresh(&golden.config(), settings, 0).unwrap();
-    for pair in &mut adapter.pairs {
-        let name = |side: &str| format!("base_model.model.{}.lora_{side}.weight", pair.module);
-        pair.a = weight(golden.seed, &name("A"), &[chosen.r, pair.inputs]);
-        pair.b = weight(golden.seed, &name("B"), &[pair.outputs, chosen.r]);
-    }
-    adapter
-}
-
-fn lora_model(golden: &Golden, name: &str) -> Model {
-    let weights = load_model(golden, PLAIN, Precision::AsStored);
-    Model::with_adapter(golden.config(), weights, adapter(golden, name))
-}
-
-fn goldens() -> Vec<(Golden, Tensors)> {
-    let models = manifest().models.into_iter().enumerate();
-    models.map(|(index, golden)| (golden, Tensors::open(&format!("model{index}.safetensors")))).collect()
-}
-
-/// The largest difference, relative to the largest value.
-fn relative(found: &[f32], expected: &[f32]) -> f32 {
-    assert_eq!(found.len(), expected.len());
-    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-    let difference = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
-    difference / largest.max(f32::MIN_POSITIVE)
-}
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot =
@@ -302,16 +228,20 @@ fn the_plan_is_the_arenas_own_layout() {
         let settings = &model.adapter().unwrap().settings;
         for recompute in [Recompute::Never, Recompute::Always] {
             let request = PlanRequest {
-                matrices: garden_engine::StoredAs::F32,
-                others: garden_engine::StoredAs::F32,
+                held: golden.config().stored(),
                 lora: Some(settings),
-                optimizer_bytes: 8,
+                optimizer_bytes: |values| 8 * values,
                 shapes: SHAPES,
-                recompute,
+                batches: 0,
+                process: 0,
             };
-            let plan = MemoryPlan::new(&golden.config(), &request).unwrap();
+            let plan = MemoryPlan::new(&golden.config(), &request, recompute).unwrap();
             let session = Session::new(&model, SHAPES, recompute).unwrap();
-            assert_eq!(plan.activations + plan.work, session.usage().peak_bytes);
+            assert_eq!(plan.arena(), session.usage().peak_bytes);
+            let again = Session::new(&model, SHAPES, plan.session_recompute()).unwrap();
+            assert_eq!(again.usage(), session.usage());
+            let recomputed = if recompute == Recompute::Always { plan.blocks } else { 0 };
+            assert_eq!((plan.recomputed_blocks, plan.recompute > 0), (recomputed, recomputed > 0));
             assert_eq!(plan.gradients, 4 * model.trainable_values());
             let values: usize = garden_model::parameters::parameters(&golden.config())
                 .iter()

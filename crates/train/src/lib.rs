@@ -12,6 +12,7 @@ pub mod merge;
 pub mod monitor;
 pub mod optimizer;
 pub mod outputs;
+pub mod plan;
 pub mod resume;
 pub mod rows;
 pub mod run;

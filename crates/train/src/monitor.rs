@@ -244,12 +244,6 @@ impl Callback for MemoryMonitor<'_> {
     }
 }
 
-/// Resident bytes of this process; zero where they cannot be read.
-pub fn resident_now() -> u64 {
-    let own = Probe::attach(std::process::id().cast_signed());
-    own.ok().and_then(|mut probe| probe.snapshot().ok().flatten()).map_or(0, |snapshot| snapshot.sample.rss)
-}
-
 /// Points a chart can show; beyond that every second one goes, which keeps a run of any length in bounded memory.
 const MOST_POINTS: usize = 4096;
 

@@ -96,7 +96,8 @@ pub(super) fn save(path: &Path, content: &str) -> Result<()> {
     write_file(path, content).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn style() -> text::Style {
+/// How the terminal wants it.
+pub(super) fn style() -> text::Style {
     const USUAL_WIDTH: u16 = 80;
     let terminal = stdout().is_terminal();
     let width = ratatui::crossterm::terminal::size().map_or(USUAL_WIDTH, |(columns, _)| columns);

@@ -4,6 +4,7 @@ mod analyze;
 mod isolate;
 mod live;
 mod options;
+mod plan;
 mod report;
 mod run;
 mod watch;
@@ -23,6 +24,8 @@ pub enum Command {
     Isolate(isolate::Args),
     /// Judge a trace or a log: leak, fill, warm-up, steady, or not to be told yet.
     Analyze(Box<analyze::Args>),
+    /// What a training run will take, part by part, before anything runs.
+    Plan(Box<plan::Args>),
     /// Compare runs on one page that opens offline.
     Report(report::Args),
     /// The process that keeps a command's tree together.
@@ -40,6 +43,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Run(args) => run::run(*args),
         Command::Isolate(args) => isolate::run(&args),
         Command::Analyze(args) => analyze::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Guard(args) => run::guard(args),
         Command::Launch(args) => run::launch(&args),

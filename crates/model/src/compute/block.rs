@@ -4,6 +4,7 @@
 //! the gradient of its input and of what is trained in it. Backward reads what forward kept; a block that is
 //! recomputed runs [`Pass::forward`] again without its last product, whose result the next block's input already held.
 
+use super::cache::Past;
 use super::model::{Block, Gradients, Projection};
 use super::slots::{BackwardWork, Kept, Training, Work};
 use crate::config::ModelConfig;
@@ -132,7 +133,8 @@ impl Pass<'_> {
         Trained { projection, rows: self.rows, grad, narrow, mask: self.mask(projection) }
     }
 
-    /// The rows after the block go to `output`; without one, only what backward reads is computed.
+    /// The rows after the block go to `output`; without one, only what backward reads is computed. With a past the rows go on
+    /// after the tokens in it.
     pub(super) fn forward(
         &self,
         arena: &mut Arena,
@@ -140,8 +142,9 @@ impl Pass<'_> {
         kept: &Kept,
         work: &Work,
         output: Option<Slot>,
+        past: Option<Past<'_>>,
     ) {
-        self.forward_attention(arena, input, kept, work);
+        self.forward_attention(arena, input, kept, work, past);
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let first = shape.qkv_parts + 1;
         let [middle, inverse, gate, up, narrow, normed, activated, dropped, packed] = arena.get([
@@ -177,7 +180,14 @@ impl Pass<'_> {
         }
     }
 
-    fn forward_attention(&self, arena: &mut Arena, input: Slot, kept: &Kept, work: &Work) {
+    fn forward_attention(
+        &self,
+        arena: &mut Arena,
+        input: Slot,
+        kept: &Kept,
+        work: &Work,
+        past: Option<Past<'_>>,
+    ) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let [x, inverse, qkv, attended, log_sum_exp, middle, narrow, normed, cos, sin, dropped, packed] =
             arena.get([
@@ -211,7 +221,11 @@ impl Pass<'_> {
         let [q, k, v] = self.heads(qkv);
         let attended = &mut attended[..rows * shape.width];
         let log_sum_exp = &mut log_sum_exp[..rows * shape.heads];
-        attention::forward(&shape.attention(self.segments), q, k, v, attended, log_sum_exp);
+        let attention = shape.attention(self.segments);
+        match past {
+            None => attention::forward(&attention, q, k, v, attended, log_sum_exp),
+            Some(past) => past.attend(&attention, rows, [q, k, v], attended, log_sum_exp),
+        }
         let narrow = self.narrow(shape.qkv_parts, narrow);
         self.project(&block.out, attended, narrow, room);
         block.out.linear.forward(attended, narrow, rows, (middle, shape.width), Some(x), room.packed);

@@ -166,7 +166,7 @@ impl Model {
         let rank = [("model.visual.", rank), ("model.language_model.", rank)]
             .map(|(part, rank)| if has(part) { rank } else { 0 });
         let dropout = self.adapter.as_ref().is_some_and(|adapter| adapter.settings.dropout > 0.0);
-        Training { rank, full: self.full, through_vision, dropout }
+        Training { rank, full: self.full, through_vision, dropout, backward: true }
     }
 
     /// The lowest block of each tower in which something is trained: below it no gradient is needed.

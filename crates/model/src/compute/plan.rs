@@ -8,34 +8,32 @@ use super::slots::{Shapes, Training};
 use crate::config::ModelConfig;
 use crate::lora::{LoraError, LoraSettings};
 use crate::parameters::{Part, parameters};
+use crate::weights::Held;
 use garden_engine::arena::Purpose;
-use garden_engine::{StoredAs, stored_bytes};
-
-/// What a process takes before any weight: code, threads, allocator, tokenizer. An estimate.
-const PROCESS: usize = 20 << 20;
-/// Batches in memory at once: the one at work and those fetched ahead.
-const BATCHES: usize = 3;
+use garden_engine::stored_bytes;
 
 /// How a run holds and trains its model.
 #[derive(Debug, Clone)]
 pub struct PlanRequest<'a> {
-    /// How attention and MLP matrices are held.
-    pub matrices: StoredAs,
-    /// How the other matrices are held: embedding, merger, head.
-    pub others: StoredAs,
+    /// How weights are held.
+    pub held: Held,
     /// The adapter; `None` trains the weights themselves.
     pub lora: Option<&'a LoraSettings>,
-    /// Bytes of optimizer state per trained value: 8 for AdamW in f32, 2 in 8 bits.
-    pub optimizer_bytes: usize,
+    /// Bytes of optimizer state for a tensor of so many values.
+    pub optimizer_bytes: fn(usize) -> usize,
     /// The longest batch.
     pub shapes: Shapes,
-    /// How much is recomputed.
-    pub recompute: Recompute,
+    /// Batches at work and prepared ahead, and pictures on their way into them, in bytes.
+    pub batches: usize,
+    /// What the process takes before any weight, in bytes.
+    pub process: usize,
 }
 
 /// Every part of a run's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
+    /// The process itself.
+    pub process: usize,
     /// The model's weights as they are held.
     pub weights: usize,
     /// The adapter's values.
@@ -46,43 +44,100 @@ pub struct MemoryPlan {
     pub optimizer: usize,
     /// Kept from forward to backward.
     pub activations: usize,
-    /// Everything else of the arena: recomputed blocks, gradients of activations, packed panels, logits.
+    /// Computed again in the backward.
+    pub recompute: usize,
+    /// The rest of the arena: gradients of activations, packed panels, logits.
     pub work: usize,
-    /// Batches at work and fetched ahead.
+    /// Batches at work and prepared ahead.
     pub batches: usize,
-    /// The process itself.
-    pub process: usize,
+    /// Blocks that backward visits.
+    pub blocks: usize,
+    /// Those of them that are computed again.
+    pub recomputed_blocks: usize,
 }
 
 impl MemoryPlan {
-    /// The plan of a run; nothing is read but the configuration.
-    pub fn new(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Self, PlanError> {
+    /// The plan of a run that recomputes as `recompute` says; nothing is read but the configuration.
+    pub fn new(
+        config: &ModelConfig,
+        request: &PlanRequest<'_>,
+        recompute: Recompute,
+    ) -> Result<Self, PlanError> {
+        let without_arena = Self::without_arena(config, request)?;
+        without_arena.with_arena(config, request, recompute)
+    }
+
+    /// The plan of a run that must fit `budget` as a whole: as few blocks are recomputed as that needs.
+    pub fn within(config: &ModelConfig, request: &PlanRequest<'_>, budget: usize) -> Result<Self, PlanError> {
+        let without_arena = Self::without_arena(config, request)?;
+        let held = without_arena.total();
+        let left = budget.saturating_sub(held);
+        without_arena.with_arena(config, request, Recompute::Within(left)).map_err(|error| match error {
+            PlanError::Session(SessionError::Budget { needed, .. }) => {
+                PlanError::Budget { needed: held + needed, budget }
+            }
+            other => other,
+        })
+    }
+
+    /// What a session must be told to do as this plan says.
+    pub fn session_recompute(&self) -> Recompute {
+        Recompute::Within(self.arena())
+    }
+
+    fn without_arena(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Self, PlanError> {
         let list = parameters(config);
         let weights = list.iter().map(|parameter| {
             let (rows, cols) = (parameter.shape[0], parameter.shape[1..].iter().product());
             match (parameter.shape.len(), parameter.quantizable) {
                 (1, _) => 4 * rows,
-                (_, true) => stored_bytes(rows, cols, request.matrices),
-                (_, false) => stored_bytes(rows, cols, request.others),
+                (_, true) => stored_bytes(rows, cols, request.held.matrices),
+                (_, false) => stored_bytes(rows, cols, request.held.others),
             }
         });
-        let trained = match request.lora {
-            Some(lora) => lora.parameters(config)?,
-            None => list.iter().map(|parameter| parameter.elements()).sum(),
+        let trained: Vec<usize> = match request.lora {
+            Some(lora) => {
+                let sides = |linear: &crate::Linear| [lora.rank * linear.inputs, linear.outputs * lora.rank];
+                lora.targets(config)?.iter().flat_map(sides).collect()
+            }
+            None => list.iter().map(|parameter| parameter.elements()).collect(),
         };
-        let training = training(config, request.lora)?;
-        let layout = choose(config, training, request.shapes, request.recompute)?.layout;
-        let activations = layout.largest(Purpose::Activation);
-        let Shapes { tokens, patches, .. } = request.shapes;
+        let values: usize = trained.iter().sum();
         Ok(Self {
+            process: request.process,
             weights: weights.sum(),
-            adapters: if request.lora.is_some() { 4 * trained } else { 0 },
-            gradients: 4 * trained,
-            optimizer: request.optimizer_bytes * trained,
+            adapters: if request.lora.is_some() { 4 * values } else { 0 },
+            gradients: 4 * values,
+            optimizer: trained.into_iter().map(request.optimizer_bytes).sum(),
+            activations: 0,
+            recompute: 0,
+            work: 0,
+            batches: request.batches,
+            blocks: 0,
+            recomputed_blocks: 0,
+        })
+    }
+
+    fn with_arena(
+        self,
+        config: &ModelConfig,
+        request: &PlanRequest<'_>,
+        recompute: Recompute,
+    ) -> Result<Self, PlanError> {
+        let training = training(config, request.lora)?;
+        let planned = choose(config, training, request.shapes, recompute)?;
+        let (layout, slots) = (planned.layout, planned.slots);
+        let activations = layout.largest(Purpose::Activation);
+        // The two are not always largest at the same moment; what is left for the rest must not go below nothing.
+        let recompute = layout.largest(Purpose::Recompute).min(layout.bytes() - activations);
+        let blocks = || slots.vision.blocks.iter().chain(&slots.text.blocks);
+        Ok(Self {
             activations,
-            work: layout.bytes() - activations,
-            batches: BATCHES * (8 * tokens + patches * super::batch::compact_values(config)),
-            process: PROCESS,
+            recompute,
+            work: layout.bytes() - activations - recompute,
+            blocks: blocks().filter(|block| block.backward.is_some()).count(),
+            recomputed_blocks: blocks().filter(|block| block.recompute).count(),
+            ..self
         })
     }
 
@@ -91,8 +146,13 @@ impl MemoryPlan {
         self.parts().into_iter().map(|(_, bytes)| bytes).sum()
     }
 
+    /// Bytes of the arena.
+    pub fn arena(&self) -> usize {
+        self.activations + self.recompute + self.work
+    }
+
     /// The parts by name, in the order in which a run takes them.
-    pub fn parts(&self) -> [(&'static str, usize); 8] {
+    pub fn parts(&self) -> [(&'static str, usize); 9] {
         [
             ("process", self.process),
             ("weights", self.weights),
@@ -100,7 +160,8 @@ impl MemoryPlan {
             ("gradients", self.gradients),
             ("optimizer", self.optimizer),
             ("activations", self.activations),
-            ("work and recompute", self.work),
+            ("recompute", self.recompute),
+            ("work", self.work),
             ("batches", self.batches),
         ]
     }
@@ -112,17 +173,35 @@ pub enum PlanError {
     /// The adapter cannot be made.
     #[error(transparent)]
     Lora(#[from] LoraError),
-    /// The budget is too small.
+    /// The arena cannot be laid out.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The budget is too small.
+    #[error(
+        "the run needs {needed} bytes with every block recomputed, the budget is {budget}; use a smaller batch, \
+         shorter sequences or fewer bits"
+    )]
+    Budget {
+        /// Bytes of the smallest plan.
+        needed: usize,
+        /// Bytes allowed.
+        budget: usize,
+    },
 }
 
 fn training(config: &ModelConfig, lora: Option<&LoraSettings>) -> Result<Training, LoraError> {
     let Some(lora) = lora else {
-        return Ok(Training { rank: [0; 2], full: true, through_vision: true, dropout: false });
+        return Ok(Training {
+            rank: [0; 2],
+            full: true,
+            through_vision: true,
+            dropout: false,
+            backward: true,
+        });
     };
     let targets = lora.targets(config)?;
     let rank = [Part::Vision, Part::Language]
         .map(|part| if targets.iter().any(|linear| linear.part == part) { lora.rank } else { 0 });
-    Ok(Training { rank, full: false, through_vision: rank[0] > 0, dropout: lora.dropout > 0.0 })
+    let through_vision = rank[0] > 0;
+    Ok(Training { rank, full: false, through_vision, dropout: lora.dropout > 0.0, backward: true })
 }

@@ -167,7 +167,7 @@ impl Session {
         };
         let arena = &mut self.arena;
         vision::forward(&step, arena, batch.patches, watch);
-        text::forward(&step, arena, batch, watch)?;
+        text::forward(&step, arena, batch, None, watch)?;
         let gradients = backward.map(|backward| (&mut self.gradients, backward.scale));
         let totals = text::head(&step, arena, gradients, watch)?;
         if backward.is_some() {

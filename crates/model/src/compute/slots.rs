@@ -32,6 +32,8 @@ pub(super) struct Training {
     pub through_vision: bool,
     /// Whether the pairs drop some of their inputs.
     pub dropout: bool,
+    /// Whether there is a backward at all.
+    pub backward: bool,
 }
 
 /// The moments of a step.
@@ -194,7 +196,7 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
         shapes.tokens,
         Times {
             forward: &|layer| clock.text_forward(layer),
-            backward: Some(&|layer| clock.text_backward(layer)),
+            backward: training.backward.then_some(&|layer| clock.text_backward(layer)),
             start: clock.embedding(),
             table_end: clock.text_backward(0),
             output_end: clock.head(),

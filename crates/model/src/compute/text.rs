@@ -5,18 +5,21 @@
 
 use super::batch::PackedBatch;
 use super::block::{BlockShape, Pass};
+use super::cache::Cache;
 use super::model::Gradients;
 use super::session::{Observer, SessionError, Stage, Step};
 use garden_engine::arena::Arena;
 use garden_engine::ops::loss::{self, Totals};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Write, embedding, norm};
+use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
 
 /// From token ids to the output of the last layer.
 pub(super) fn forward(
     step: &Step<'_>,
     arena: &mut Arena,
     batch: &PackedBatch<'_>,
+    mut cache: Option<&mut Cache>,
     watch: &mut Observer<'_>,
 ) -> Result<(), SessionError> {
     let (model, slots, clock) = (step.model, step.slots, step.clock);
@@ -39,7 +42,8 @@ pub(super) fn forward(
         arena.reach(clock.text_forward(index));
         let block = &slots.text.blocks[index];
         let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
-        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next));
+        let past = cache.as_deref_mut().map(|cache| cache.layer(index));
+        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next), past);
         let [out] = arena.get([next]);
         watch(Stage::TextLayer(index), &out[..rows * width]);
     }
@@ -82,10 +86,7 @@ pub(super) fn head(
     ]);
     let len = count * width;
     let (selected, normed, inverse) = (&mut selected[..len], &mut normed[..len], &mut inverse[..count]);
-    for (to, &row) in selected.chunks_exact_mut(width).zip(&step.prepared.predicting) {
-        to.copy_from_slice(&x[row * width..][..width]);
-    }
-    norm::forward(selected, &model.weights().text.norm, text.norm_epsilon, normed, inverse);
+    select(step, x, selected, normed, inverse);
     watch(Stage::Normed, normed);
     let (head, head_id) = model.head();
     let targets = &step.prepared.targets;
@@ -107,6 +108,37 @@ pub(super) fn head(
     Ok(totals)
 }
 
+/// The predicting rows of `x`, and what the last norm makes of them.
+fn select(step: &Step<'_>, x: &[f32], selected: &mut [f32], normed: &mut [f32], inverse: &mut [f32]) {
+    let (text, weights) = (&step.model.config().text, &step.model.weights().text);
+    let width = text.hidden_size;
+    for (to, &row) in selected.chunks_exact_mut(width).zip(&step.prepared.predicting) {
+        to.copy_from_slice(&x[row * width..][..width]);
+    }
+    norm::forward(selected, &weights.norm, text.norm_epsilon, normed, inverse);
+}
+
+/// The logits of every token of the vocabulary after the one predicting row.
+pub(super) fn logits<'a>(step: &Step<'_>, arena: &'a mut Arena) -> &'a [f32] {
+    let slots = step.slots;
+    let (head, _) = step.model.head();
+    let width = head.cols();
+    arena.reach(step.clock.head());
+    let [x, selected, normed, inverse, scratch] = arena.get([
+        slots.text.output,
+        slots.selected,
+        slots.selected_normed,
+        slots.selected_inverse,
+        slots.head_scratch,
+    ]);
+    let (selected, normed) = (&mut selected[..width], &mut normed[..width]);
+    select(step, x, selected, normed, &mut inverse[..1]);
+    let (logits, packed) = scratch.split_at_mut(head.rows());
+    let term = Term { left: Matrix::new(normed, 1, width), right: Right::WeightT(head) };
+    multiply(Output::new(logits, 1, head.rows()), Start::ZERO, &[term], packed);
+    logits
+}
+
 /// Backward over the layers, then to the embedding and the pictures' rows.
 pub(super) fn backward(
     step: &Step<'_>,
@@ -124,7 +156,7 @@ pub(super) fn backward(
         let Some((kept, work)) = &block.backward else { return Ok(()) };
         let pass = pass(step, index);
         if block.recompute {
-            pass.forward(arena, block.input, kept, &work.work, None);
+            pass.forward(arena, block.input, kept, &work.work, None, None);
         }
         let to_input = index > lowest || below;
         pass.backward(arena, block.input, kept, work, slots.text.grad, to_input, gradients);

@@ -40,7 +40,7 @@ pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &
         arena.reach(clock.vision_forward(index));
         let block = &slots.vision.blocks[index];
         let next = slots.vision.blocks.get(index + 1).map_or(slots.vision.output, |next| next.input);
-        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next));
+        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next), None);
         let [out] = arena.get([next]);
         watch(Stage::VisionBlock(index), &out[..rows * config.vision.hidden_size]);
     }
@@ -149,7 +149,7 @@ pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradi
         let Some((kept, work)) = &block.backward else { return };
         let pass = pass(step, index);
         if block.recompute {
-            pass.forward(arena, block.input, kept, &work.work, None);
+            pass.forward(arena, block.input, kept, &work.work, None, None);
         }
         let to_input = index > lowest || step.training.full;
         pass.backward(arena, block.input, kept, work, slots.vision.grad, to_input, gradients);

@@ -1,11 +1,12 @@
 //! The shapes that `init` knows.
 //!
-//! In comes a preset's name; out comes its `config.json`. `tiny`, `small` and `medium` are for tests and measurements, `3b` and `7b`
+//! In comes a preset's name; out comes its `config.json`. `tiny`, `small` and `medium` are for tests and measurements, the others
 //! have the published shapes, so that what is learnt with them holds for the real models.
 
-use super::tokenizer::Tokenizer;
+use crate::config::{ConfigError, ModelConfig};
 use crate::tensor_file::Dtype;
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// A shape by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub enum Preset {
     B3,
     /// The published 7B shape.
     B7,
+    /// The published 32B shape.
+    B32,
+    /// The published 72B shape.
+    B72,
 }
 
 /// The sizes in which presets differ.
@@ -46,9 +51,18 @@ struct VisionSizes {
 const PUBLISHED_VISION: VisionSizes =
     VisionSizes { depth: 32, hidden: 1280, heads: 16, inner: 3420, full: &[7, 15, 23, 31] };
 
+/// The 32B and 72B models widened the vision MLP from 3420 to a multiple of 128.
+const LARGE_VISION_INNER: usize = 3456;
+
 impl Preset {
     /// All presets.
-    pub const ALL: [Self; 5] = [Self::Tiny, Self::Small, Self::Medium, Self::B3, Self::B7];
+    pub const ALL: [Self; 7] =
+        [Self::Tiny, Self::Small, Self::Medium, Self::B3, Self::B7, Self::B32, Self::B72];
+
+    /// The preset of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|preset| preset.name() == name)
+    }
 
     /// The name users write.
     pub fn name(self) -> &'static str {
@@ -58,6 +72,8 @@ impl Preset {
             Self::Medium => "medium",
             Self::B3 => "3b",
             Self::B7 => "7b",
+            Self::B32 => "32b",
+            Self::B72 => "72b",
         }
     }
 
@@ -65,7 +81,7 @@ impl Preset {
     pub fn dtype(self) -> Dtype {
         match self {
             Self::Tiny | Self::Small | Self::Medium => Dtype::F32,
-            Self::B3 | Self::B7 => Dtype::BF16,
+            Self::B3 | Self::B7 | Self::B32 | Self::B72 => Dtype::BF16,
         }
     }
 
@@ -131,11 +147,40 @@ impl Preset {
                 tied: false,
                 vision: PUBLISHED_VISION,
             },
+            Self::B32 => Sizes {
+                hidden: 5120,
+                layers: 64,
+                heads: 40,
+                kv_heads: 8,
+                inner: 27648,
+                vocabulary: 152064,
+                positions: 128000,
+                tied: false,
+                vision: VisionSizes { inner: LARGE_VISION_INNER, ..PUBLISHED_VISION },
+            },
+            Self::B72 => Sizes {
+                hidden: 8192,
+                layers: 80,
+                heads: 64,
+                kv_heads: 8,
+                inner: 29568,
+                vocabulary: 152064,
+                positions: 128000,
+                tied: false,
+                vision: VisionSizes { inner: LARGE_VISION_INNER, ..PUBLISHED_VISION },
+            },
         }
     }
 
-    /// `config.json`, with the ids that `tokenizer` gives to the special tokens.
-    pub(super) fn config(self, tokenizer: &Tokenizer) -> Value {
+    /// Its sizes, without a tokenizer: for plans.
+    pub fn model_config(self) -> Result<ModelConfig, ConfigError> {
+        // The special tokens are the last of the vocabulary, as in a model that `init` makes.
+        let last = self.vocabulary().checked_sub(1);
+        ModelConfig::parse(&self.config(&|_| last).to_string(), Path::new(self.name()))
+    }
+
+    /// `config.json`, with the ids that `id` gives to the special tokens.
+    pub(super) fn config(self, id: &dyn Fn(&str) -> Option<usize>) -> Value {
         let Sizes { hidden, layers, heads, kv_heads, inner, vocabulary, positions, tied, vision } =
             self.sizes();
         let head = hidden / heads;
@@ -146,7 +191,7 @@ impl Preset {
             "intermediate_size": inner, "vocab_size": vocabulary, "max_position_embeddings": positions,
             "rms_norm_eps": 1e-6, "initializer_range": super::DEVIATION, "attention_dropout": 0.0,
             "use_cache": true, "use_sliding_window": false, "tie_word_embeddings": tied, "dtype": dtype,
-            "bos_token_id": tokenizer.id("<|endoftext|>"), "eos_token_id": tokenizer.id("<|im_end|>"),
+            "bos_token_id": id("<|endoftext|>"), "eos_token_id": id("<|im_end|>"),
             "rope_parameters": {
                 "rope_type": "default", "rope_theta": 1e6,
                 "mrope_section": [head / 8, head * 3 / 16, head * 3 / 16]
@@ -162,9 +207,9 @@ impl Preset {
         json!({
             "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl",
             "text_config": text, "vision_config": vision, "tie_word_embeddings": tied, "dtype": dtype,
-            "image_token_id": tokenizer.id("<|image_pad|>"), "video_token_id": tokenizer.id("<|video_pad|>"),
-            "vision_start_token_id": tokenizer.id("<|vision_start|>"),
-            "vision_end_token_id": tokenizer.id("<|vision_end|>")
+            "image_token_id": id("<|image_pad|>"), "video_token_id": id("<|video_pad|>"),
+            "vision_start_token_id": id("<|vision_start|>"),
+            "vision_end_token_id": id("<|vision_end|>")
         })
     }
 }

@@ -5,10 +5,11 @@
 
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 
+use garden_model::compute::{self, PackedBatch};
 use garden_model::parameters::{Parameter, parameters};
 use garden_model::random::Stream;
 use garden_model::tensor_file::{TensorSpec, TensorWriter};
-use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
+use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
@@ -282,4 +283,76 @@ pub fn load_model(model: &Model, layout: Layout, precision: Precision) -> ModelW
     write_model(dir.path(), model, layout);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     ModelWeights::load(&checkpoint, &model.config(), precision, |_| {}).unwrap()
+}
+
+/// Rows of a golden batch, laid end to end.
+pub struct Packed {
+    pub ids: Vec<u32>,
+    pub labels: Vec<i32>,
+    pub segments: Vec<usize>,
+    pub patches: Vec<u8>,
+    pub grids: Vec<[usize; 3]>,
+}
+
+impl Packed {
+    pub fn new(golden: &Model, rows: &[Row]) -> Self {
+        let mut segments = vec![0];
+        for row in rows {
+            segments.push(segments.last().unwrap() + row.tokens.len());
+        }
+        Self {
+            ids: rows.iter().flat_map(|row| row.tokens.clone()).collect(),
+            labels: rows.iter().flat_map(|row| row.labels.iter().map(|&label| label as i32)).collect(),
+            segments,
+            patches: golden.pictures(rows),
+            grids: rows.iter().flat_map(|row| row.grids.clone()).collect(),
+        }
+    }
+
+    pub fn batch(&self) -> PackedBatch<'_> {
+        PackedBatch {
+            ids: &self.ids,
+            labels: &self.labels,
+            segments: &self.segments,
+            patches: &self.patches,
+            grids: &self.grids,
+        }
+    }
+}
+
+/// The adapter of the goldens: every value drawn by its name.
+pub fn adapter(golden: &Model, name: &str) -> Adapter {
+    let chosen = &golden.adapters[name];
+    let settings = LoraSettings {
+        rank: chosen.r,
+        alpha: chosen.lora_alpha,
+        dropout: 0.0,
+        rslora: chosen.use_rslora,
+        target_modules: chosen.target_modules.clone(),
+    };
+    let mut adapter = Adapter::fresh(&golden.config(), settings, 0).unwrap();
+    for pair in &mut adapter.pairs {
+        let name = |side: &str| format!("base_model.model.{}.lora_{side}.weight", pair.module);
+        pair.a = weight(golden.seed, &name("A"), &[chosen.r, pair.inputs]);
+        pair.b = weight(golden.seed, &name("B"), &[pair.outputs, chosen.r]);
+    }
+    adapter
+}
+
+pub fn lora_model(golden: &Model, name: &str) -> compute::Model {
+    let weights = load_model(golden, PLAIN, Precision::AsStored);
+    compute::Model::with_adapter(golden.config(), weights, adapter(golden, name))
+}
+
+pub fn goldens() -> Vec<(Model, Tensors)> {
+    let models = manifest().models.into_iter().enumerate();
+    models.map(|(index, golden)| (golden, Tensors::open(&format!("model{index}.safetensors")))).collect()
+}
+
+/// The largest difference, relative to the largest value.
+pub fn relative(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let difference = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    difference / largest.max(f32::MIN_POSITIVE)
 }

@@ -17,6 +17,7 @@ use crate::{
     trainer::{TrainerSettings, When},
 };
 use garden_memory::ByteSize;
+use garden_model::{LayerGroups, LoraSettings, lora::LoraError};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -105,6 +106,26 @@ pub struct LoraConfig {
     pub attention: bool,
     /// Adapt the MLPs.
     pub mlp: bool,
+}
+
+impl LoraConfig {
+    /// The same as the model knows it.
+    pub fn settings(&self) -> Result<LoraSettings, LoraError> {
+        let groups = LayerGroups {
+            vision: self.vision,
+            language: self.language,
+            attention: self.attention,
+            mlp: self.mlp,
+        };
+        let target_modules = self.target_modules.clone().map_or_else(|| groups.pattern(), Ok)?;
+        Ok(LoraSettings {
+            rank: self.r,
+            alpha: self.alpha as f32,
+            dropout: self.dropout as f32,
+            rslora: self.rslora,
+            target_modules,
+        })
+    }
 }
 
 /// The part of a run that concerns its rows.
@@ -288,6 +309,18 @@ impl RunConfig {
             log_format: o.log_format.unwrap_or_default(),
         };
         Ok(config)
+    }
+
+    /// How weights are to be loaded: those that are trained as f32, frozen ones as asked.
+    pub fn weights_precision(&self) -> garden_model::Precision {
+        use garden_model::Precision as Weights;
+        match (self.method, self.precision) {
+            (Method::Full, _) => Weights::F32,
+            (_, Precision::AsStored) => Weights::AsStored,
+            (_, Precision::FourBit) => Weights::Bits4,
+            (_, Precision::EightBit) => Weights::Bits8,
+            (_, Precision::SixteenBit) => Weights::Bits16,
+        }
     }
 
     /// The part that the training loop needs; what the rows are is filled in when they are known.

@@ -145,10 +145,10 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
 fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let config = config(work).map_err(|error| RunError::Other(error.into()))?;
     let mut data = open_data(&config, work.base_model, &())?;
-    let shapes = longest_batch(&config, &data);
+    let load = longest_batch(&config, &data);
     let mut model = match component {
         Component::Collate => None,
-        _ => Some(VisionModel::load(&config, work.base_model, shapes, |_| {})?),
+        _ => Some(VisionModel::load(&config, work.base_model, &load, |_| {})?),
     };
     let RunData { training, .. } = &mut data;
     let mut bench = Bench::new(training.rows(), work.batch_size, work.retain);

@@ -32,12 +32,11 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
-    /// Bytes of state for one trained value.
-    pub fn bytes_per_value(self) -> f64 {
+    /// Bytes of state for a tensor of `len` values.
+    pub fn bytes(self, len: usize) -> usize {
         match self {
-            Self::Adamw => 8.0,
-            // Two codes, and two f32 scales a block.
-            Self::Adamw8bit => 2.0 + 8.0 / BLOCK as f64,
+            Self::Adamw8bit if len >= SMALLEST_8BIT => 2 * (len + 4 * len.div_ceil(BLOCK)),
+            _ => 8 * len,
         }
     }
 }
@@ -236,6 +235,14 @@ mod tests {
     #[test]
     fn a_hundred_8bit_steps_leave_the_state_of_bitsandbytes() {
         assert_state_equals_golden(OptimizerKind::Adamw8bit, "adamw_8bit");
+    }
+
+    #[test]
+    fn the_bytes_of_the_state_are_known_before_it_exists() {
+        for kind in [OptimizerKind::Adamw, OptimizerKind::Adamw8bit] {
+            let planned: usize = LENGTHS.iter().map(|len| kind.bytes(*len)).sum();
+            assert_eq!(Optimizer::new(kind, SETTINGS, LENGTHS).bytes(), planned as u64);
+        }
     }
 
     #[test]

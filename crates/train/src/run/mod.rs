@@ -8,7 +8,7 @@ mod finish;
 mod model;
 
 pub use data::{RunData, open as open_data};
-pub use model::{VisionModel, lora_settings};
+pub use model::VisionModel;
 
 use crate::{
     checkpoint::{CheckpointError, CheckpointStore},
@@ -16,18 +16,19 @@ use crate::{
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
+    plan::Load,
     resume::{self, ResumeError},
     rows::SelectiveLog,
     schedule::{Schedule, ScheduleError},
     screen::{ProgressDisplay, Screen},
     trainer::{BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer},
 };
-use garden_data::{DataError, processor::ProcessorError, survey::Survey, text::EncoderError};
+use garden_data::{DataError, processor::ProcessorError, text::EncoderError};
 use garden_memory::RunFacts;
 use garden_model::{
     ConfigError,
     adapter_file::AdapterError,
-    compute::{SessionError, Shapes},
+    compute::{PlanError, SessionError},
     lora::LoraError,
 };
 use std::{
@@ -62,6 +63,8 @@ pub enum RunError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     #[error("the dataset: {0}")]
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]
@@ -96,9 +99,9 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let screen = Screen::new(config.log_format, config.quiet);
     let base = PathBuf::from(&config.base_model);
     let mut data = data::open(config, &base, &screen)?;
-    let shapes = longest_batch(config, &data);
+    let load = longest_batch(config, &data);
     let waiting = screen.waiting("loading the model");
-    let mut model = VisionModel::load(config, &base, shapes, |_| {})?;
+    let mut model = VisionModel::load(config, &base, &load, |_| {})?;
     let loading = waiting.done();
     let (trained, all) = model.parameters();
     let share = 100.0 * trained as f64 / all as f64;
@@ -119,20 +122,11 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     Ok(run.say_end(&outcome, &memory))
 }
 
-/// The largest batch that the rows can make.
-pub fn longest_batch(config: &RunConfig, data: &RunData) -> Shapes {
-    let longest = |survey: &Survey| Shapes {
-        tokens: survey.used_tokens.longest(config.batch_size) as usize,
-        patches: survey.patches.longest(config.batch_size) as usize,
-        labels: survey.label_tokens.longest(config.batch_size) as usize,
-    };
-    let training = longest(&data.survey);
-    let evaluation = data.evaluation_survey.as_ref().map_or(training, longest);
-    Shapes {
-        tokens: training.tokens.max(evaluation.tokens),
-        patches: training.patches.max(evaluation.patches),
-        labels: training.labels.max(evaluation.labels),
-    }
+/// The most that the rows can ask for.
+pub fn longest_batch(config: &RunConfig, data: &RunData) -> Load {
+    let training = Load::surveyed(&data.survey, config.batch_size);
+    let evaluation = data.evaluation_survey.as_ref().map(|survey| Load::surveyed(survey, config.batch_size));
+    evaluation.map_or(training, |evaluation| training.union(evaluation))
 }
 
 /// A run in progress.
@@ -164,7 +158,7 @@ impl Run<'_> {
             samples_per_step: Some(batch_size * config.accumulation),
             ..RunFacts::default()
         };
-        let plan = model.plan();
+        let plan = model.plan().total() as u64;
         let usage = model.usage();
         let mut monitor = MemoryMonitor::start(
             config.memory.clone(),

@@ -5,19 +5,20 @@
 
 use super::RunError;
 use crate::{
-    config::{Checkpointing, LoraConfig, Method, Precision, RunConfig},
+    config::{Method, RunConfig},
     merge::copy_companions,
-    monitor::{TensorMemory, resident_now},
+    monitor::TensorMemory,
+    plan::{Load, plan, room},
     trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
 };
 use garden_data::Batch;
 use garden_model::{
-    Adapter, Checkpoint, LayerGroups, LoraSettings, ModelConfig, ModelWeights,
-    compute::{LossSums, Model, PackedBatch, Recompute, Session, Shapes},
+    Adapter, Checkpoint, ModelConfig, ModelWeights,
+    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session},
     parameters::parameters,
     positions::Grid,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
-    weights::{self, read_matrix},
+    weights::read_matrix,
 };
 use std::{
     cell::Cell,
@@ -33,44 +34,32 @@ pub struct VisionModel {
     base: PathBuf,
     base_name: String,
     usage: Rc<Cell<TensorMemory>>,
-    plan: u64,
+    plan: MemoryPlan,
 }
 
 impl VisionModel {
-    /// Loads a model and lays out memory for batches up to `shapes`; `progress` is told the share loaded.
+    /// Loads a model and lays out memory for the longest batch; `progress` is told the share loaded.
     pub fn load(
         config: &RunConfig,
         base: &Path,
-        shapes: Shapes,
+        load: &Load,
         progress: impl FnMut(f32),
     ) -> Result<Self, RunError> {
         let model_config = ModelConfig::read(base)?;
         let checkpoint = Checkpoint::open(base)?;
-        let precision = match (config.method, config.precision) {
-            (Method::Full, _) => weights::Precision::F32,
-            (_, Precision::AsStored) => weights::Precision::AsStored,
-            (_, Precision::FourBit) => weights::Precision::Bits4,
-            (_, Precision::EightBit) => weights::Precision::Bits8,
-            (_, Precision::SixteenBit) => weights::Precision::Bits16,
-        };
+        let stored = checkpoint.stored(&model_config)?;
+        let plan = plan(config, &model_config, stored, load, room())?;
         // Settings are checked before gigabytes are read.
         let adapter = match config.method {
-            Method::Lora => Some(Adapter::fresh(&model_config, lora_settings(&config.lora)?, config.seed)?),
+            Method::Lora => Some(Adapter::fresh(&model_config, config.lora.settings()?, config.seed)?),
             Method::Full => None,
         };
-        let weights = ModelWeights::load(&checkpoint, &model_config, precision, progress)?;
+        let weights = ModelWeights::load(&checkpoint, &model_config, config.weights_precision(), progress)?;
         let model = match adapter {
             Some(adapter) => Model::with_adapter(model_config, weights, adapter),
             None => Model::full(model_config, weights),
         };
-        let besides = held_besides_arena(&model, config);
-        let recompute = match (config.memory.checkpointing, config.memory.budget) {
-            (Checkpointing::On, _) => Recompute::Always,
-            (Checkpointing::Off, _) | (Checkpointing::Auto, None) => Recompute::Never,
-            (Checkpointing::Auto, Some(budget)) => Recompute::Within(budget.saturating_sub(besides) as usize),
-        };
-        let session = Session::new(&model, shapes, recompute)?;
-        let plan = besides + session.usage().peak_bytes as u64;
+        let session = Session::new(&model, load.shapes, plan.session_recompute())?;
         let (grids, usage) = Default::default();
         let base_name = config.base_model.clone();
         Ok(Self { model, session, grids, base: base.to_owned(), base_name, usage, plan })
@@ -89,9 +78,14 @@ impl VisionModel {
         self.usage.clone()
     }
 
-    /// What the process will need at its peak: what it had when the model was loaded, and what the first step adds.
-    pub fn plan(&self) -> u64 {
-        self.plan
+    /// What the process will need at its peak, part by part.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.plan
+    }
+
+    /// The model itself, to ask it something.
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     fn packed<'a>(grids: &'a mut Vec<Grid>, batch: &'a Batch) -> PackedBatch<'a> {
@@ -130,35 +124,6 @@ impl VisionModel {
         let rows: Vec<String> = batch.rows.iter().map(|row| (row + 1).to_string()).collect();
         format!("rows {}: {error}", rows.join(", ")).into()
     }
-}
-
-/// What a run holds besides the arena: what is loaded, gradients, optimizer state and batches prepared ahead.
-fn held_besides_arena(model: &Model, config: &RunConfig) -> u64 {
-    let per_value = 4.0 + config.optimizer.bytes_per_value();
-    resident_now() + (per_value * model.trainable_values() as f64) as u64 + config.data.prefetch_bytes
-}
-
-/// The settings of an adapter as the model crate knows them.
-pub fn lora_settings(lora: &LoraConfig) -> Result<LoraSettings, RunError> {
-    let target_modules = match &lora.target_modules {
-        Some(pattern) => pattern.clone(),
-        None => {
-            let groups = LayerGroups {
-                vision: lora.vision,
-                language: lora.language,
-                attention: lora.attention,
-                mlp: lora.mlp,
-            };
-            groups.pattern()?
-        }
-    };
-    Ok(LoraSettings {
-        rank: lora.r,
-        alpha: lora.alpha as f32,
-        dropout: lora.dropout as f32,
-        rslora: lora.rslora,
-        target_modules,
-    })
 }
 
 impl TrainableModel for VisionModel {

@@ -1,0 +1,133 @@
+//! Which token comes next.
+//!
+//! In come the logits of all tokens and how adventurous to be; out comes one token. The same seed and logits give the same
+//! tokens on every machine; without a temperature it is always the likeliest, and of equally likely ones the first.
+
+use crate::random::Stream;
+
+/// Why tokens cannot be chosen as asked.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum SampleError {
+    /// The temperature is negative or not a number.
+    #[error("a temperature of {0} is not usable; it must be 0 or more")]
+    Temperature(f32),
+    /// The penalty is not above zero.
+    #[error("a repetition penalty of {0} is not usable; it must be above 0")]
+    Penalty(f32),
+}
+
+/// Chooses tokens.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    temperature: f32,
+    /// What the logits of tokens seen before are divided by; 1 for none.
+    penalty: f32,
+    stream: Stream,
+    drawn: u64,
+}
+
+impl Sampler {
+    /// A sampler; temperature 0 always takes the likeliest token. `penalty` above 1 makes repetitions less likely, as
+    /// Hugging Face's `repetition_penalty` does.
+    pub fn new(temperature: f32, penalty: f32, seed: u64) -> Result<Self, SampleError> {
+        if !(temperature.is_finite() && temperature >= 0.0) {
+            return Err(SampleError::Temperature(temperature));
+        }
+        if !(penalty.is_finite() && penalty > 0.0) {
+            return Err(SampleError::Penalty(penalty));
+        }
+        Ok(Self { temperature, penalty, stream: Stream::new(seed, "sample"), drawn: 0 })
+    }
+
+    /// The next token after `seen`.
+    pub fn choose(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
+        if self.penalty == 1.0 {
+            return self.draw(logits);
+        }
+        let mut penalised = logits.to_vec();
+        for &token in seen {
+            // From the untouched logits: a token counts once however often it was seen.
+            if let Some(&logit) = logits.get(token as usize) {
+                let factor = if logit > 0.0 { 1.0 / self.penalty } else { self.penalty };
+                penalised[token as usize] = logit * factor;
+            }
+        }
+        self.draw(&penalised)
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> u32 {
+        let best = likeliest(logits);
+        if self.temperature == 0.0 {
+            return best as u32;
+        }
+        let highest = f64::from(logits[best]);
+        let weight = |logit: &f32| ((f64::from(*logit) - highest) / f64::from(self.temperature)).exp();
+        let sum: f64 = logits.iter().map(weight).sum();
+        let share = (self.stream.bits(self.drawn) >> 11) as f64 / (1u64 << 53) as f64;
+        self.drawn += 1;
+        let mut left = share * sum;
+        for (token, logit) in logits.iter().enumerate() {
+            left -= weight(logit);
+            if left < 0.0 {
+                return token as u32;
+            }
+        }
+        // Rounding left a crumb after the last token.
+        best as u32
+    }
+}
+
+/// The first of the highest.
+fn likeliest(logits: &[f32]) -> usize {
+    let better =
+        |best: usize, (token, logit): (usize, &f32)| if *logit > logits[best] { token } else { best };
+    logits.iter().enumerate().fold(0, better)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_temperature_the_first_of_the_likeliest_is_taken() {
+        let mut sampler = Sampler::new(0.0, 1.0, 0).unwrap();
+        assert_eq!(sampler.choose(&[0.5, 2.0, 2.0, -1.0], &[]), 1);
+    }
+
+    #[test]
+    fn with_one_tokens_come_as_often_as_they_are_likely() {
+        let logits = [0.0f32, 1.0, 2.0];
+        let mut sampler = Sampler::new(0.5, 1.0, 7).unwrap();
+        let mut counts = [0u32; 3];
+        for _ in 0..20_000 {
+            counts[sampler.choose(&logits, &[]) as usize] += 1;
+        }
+        let weights = logits.map(|logit| f64::from(2.0 * logit).exp());
+        for (count, weight) in counts.into_iter().zip(weights) {
+            let expected = weight / weights.iter().sum::<f64>();
+            assert!((f64::from(count) / 20_000.0 - expected).abs() < 0.015, "{counts:?}");
+        }
+        let mut again = Sampler::new(0.5, 1.0, 7).unwrap();
+        let mut other = Sampler::new(0.5, 1.0, 8).unwrap();
+        let ten =
+            |sampler: &mut Sampler| -> Vec<u32> { (0..50).map(|_| sampler.choose(&logits, &[])).collect() };
+        let first = ten(&mut Sampler::new(0.5, 1.0, 7).unwrap());
+        assert_eq!(first, ten(&mut again));
+        assert_ne!(first, ten(&mut other));
+    }
+
+    #[test]
+    fn what_was_seen_is_penalised_once() {
+        let mut sampler = Sampler::new(0.0, 1.5, 0).unwrap();
+        assert_eq!(sampler.choose(&[3.0, 2.5, -1.0], &[0, 0, 0]), 1, "3 / 1.5 is below 2.5");
+        assert_eq!(sampler.choose(&[3.9, 2.5, -1.0], &[0, 0, 0]), 0, "3.9 / 1.5 is not");
+        assert_eq!(sampler.choose(&[-2.0, -2.5, -9.0], &[0, 99]), 1, "a negative one is multiplied");
+    }
+
+    #[test]
+    fn numbers_that_mean_nothing_are_refused() {
+        assert_eq!(Sampler::new(-1.0, 1.0, 0).unwrap_err(), SampleError::Temperature(-1.0));
+        assert!(Sampler::new(f32::NAN, 1.0, 0).is_err());
+        assert_eq!(Sampler::new(1.0, 0.0, 0).unwrap_err(), SampleError::Penalty(0.0));
+    }
+}

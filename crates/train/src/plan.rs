@@ -1,0 +1,211 @@
+//! What a run will take, before anything of it runs.
+//!
+//! In come the settings of a run, the model's sizes and its longest batch, known from a survey of the rows or assumed; out comes
+//! a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the same plan, so what is said
+//! before a run is what the run does.
+
+use crate::{
+    config::{Checkpointing, Method, RunConfig},
+    optimizer::OptimizerKind,
+};
+use garden_data::survey::Survey;
+use garden_memory::probe::Probe;
+use garden_model::{
+    Held, ModelConfig,
+    compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes},
+};
+use std::thread;
+
+/// Code, threads, allocator and the files that a run writes; measured with `bench/plan`.
+const PROCESS: usize = 16 << 20;
+/// Bytes that the tokenizer takes for a token of the vocabulary; measured with `bench/plan`.
+const TOKENIZER: usize = 500;
+/// Threads that prepare rows hold a picture as it was decoded, and on its way to its final size.
+const PICTURE_COPIES: usize = 2;
+/// Batches beside those that are prepared ahead: the one at work and the one being filled.
+const BATCHES: usize = 2;
+/// A plan is right to a twentieth: so much of the machine's room is not planned with.
+const MARGIN: u64 = 20;
+/// Bytes of a token in a batch: its number and its label.
+const TOKEN: usize = 8;
+
+/// The most that the rows of a run ask for at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// The longest batch.
+    pub shapes: Shapes,
+    /// Pixels of the largest picture.
+    pub pixels: usize,
+}
+
+impl Load {
+    /// Rows of `tokens` tokens each, of which `image_tokens` are a picture's, and every other one is learned.
+    pub fn assumed(model: &ModelConfig, rows: u64, tokens: usize, image_tokens: usize) -> Self {
+        let (rows, image_tokens) = (rows as usize, image_tokens.min(tokens));
+        let unit = model.vision.merge_unit();
+        let side = model.vision.patch_size;
+        let patches = image_tokens * unit;
+        let shapes = Shapes {
+            tokens: rows * tokens,
+            patches: rows * patches,
+            labels: rows * (tokens - image_tokens).max(1),
+        };
+        Self { shapes, pixels: patches * side * side }
+    }
+
+    /// The longest batch of `rows` rows that a surveyed dataset can make.
+    pub fn surveyed(survey: &Survey, rows: u64) -> Self {
+        let shapes = Shapes {
+            tokens: survey.used_tokens.longest(rows) as usize,
+            patches: survey.patches.longest(rows) as usize,
+            labels: survey.label_tokens.longest(rows) as usize,
+        };
+        let pixels = |(width, height): (u32, u32)| width as usize * height as usize;
+        let largest = survey.sizes.iter().map(|class| pixels(class.size).max(pixels(class.resized))).max();
+        Self { shapes, pixels: largest.unwrap_or(0) }
+    }
+
+    /// What is enough for both.
+    pub fn union(self, other: Self) -> Self {
+        let (a, b) = (self.shapes, other.shapes);
+        let shapes = Shapes {
+            tokens: a.tokens.max(b.tokens),
+            patches: a.patches.max(b.patches),
+            labels: a.labels.max(b.labels),
+        };
+        Self { shapes, pixels: self.pixels.max(other.pixels) }
+    }
+}
+
+/// The plan of a run of `run` on a model whose weights lie in the files as `stored`. `room` is what the machine has left: a run
+/// that is neither told to recompute nor given a budget recomputes as little as makes it fit there.
+pub fn plan(
+    run: &RunConfig,
+    model: &ModelConfig,
+    stored: Held,
+    load: &Load,
+    room: Option<u64>,
+) -> Result<MemoryPlan, PlanError> {
+    let lora = match run.method {
+        Method::Lora => Some(run.lora.settings()?),
+        Method::Full => None,
+    };
+    let request = PlanRequest {
+        held: run.weights_precision().held(stored),
+        lora: lora.as_ref(),
+        optimizer_bytes: match run.optimizer {
+            OptimizerKind::Adamw => |values| OptimizerKind::Adamw.bytes(values),
+            OptimizerKind::Adamw8bit => |values| OptimizerKind::Adamw8bit.bytes(values),
+        },
+        shapes: load.shapes,
+        batches: batches(run, model, load),
+        process: PROCESS + TOKENIZER * model.text.vocab_size,
+    };
+    match (run.memory.checkpointing, run.memory.budget) {
+        (Checkpointing::On, _) => MemoryPlan::new(model, &request, Recompute::Always),
+        (Checkpointing::Off, _) => MemoryPlan::new(model, &request, Recompute::Never),
+        (Checkpointing::Auto, Some(budget)) => MemoryPlan::within(model, &request, budget as usize),
+        (Checkpointing::Auto, None) => {
+            let everything = MemoryPlan::new(model, &request, Recompute::Never)?;
+            match room.map(|room| room - room / MARGIN) {
+                Some(room) if everything.total() as u64 > room => {
+                    match MemoryPlan::within(model, &request, room as usize) {
+                        // Nothing makes it fit: the smallest plan says by how much.
+                        Err(PlanError::Budget { .. }) => MemoryPlan::new(model, &request, Recompute::Always),
+                        other => other,
+                    }
+                }
+                _ => Ok(everything),
+            }
+        }
+    }
+}
+
+/// Batches at work, those that are prepared ahead, and the pictures that threads are preparing them from.
+fn batches(run: &RunConfig, model: &ModelConfig, load: &Load) -> usize {
+    let patch = model.vision.patch_values() / model.vision.temporal_patch_size;
+    let batch = TOKEN * load.shapes.tokens + patch * load.shapes.patches;
+    let workers = run.data.workers.unwrap_or_else(cores);
+    let picture = model.vision.channels * load.pixels;
+    run.data.prefetch_bytes as usize + BATCHES * batch + workers * PICTURE_COPIES * picture
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What a new process may still take: of the machine, or of the control group that this one lives in.
+pub fn room() -> Option<u64> {
+    let mut probe = Probe::attach(std::process::id().cast_signed()).ok()?;
+    let snapshot = probe.snapshot().ok()??;
+    let of_group = snapshot.cgroup.and_then(|group| Some(group.limit?.saturating_sub(group.usage)));
+    [snapshot.machine.available, of_group].into_iter().flatten().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainOptions;
+    use garden_memory::ByteSize;
+    use garden_model::init::Preset;
+
+    fn run(options: TrainOptions) -> RunConfig {
+        let options = TrainOptions {
+            base_model: Some("3b".into()),
+            dataset: Some("rows".into()),
+            output_dir: Some("out".into()),
+            load_in_4bit: Some(true),
+            ..options
+        };
+        RunConfig::resolve(options).unwrap()
+    }
+
+    fn plan_3b(options: TrainOptions, room: Option<u64>) -> Result<MemoryPlan, PlanError> {
+        let model = Preset::B3.model_config().unwrap();
+        let load = Load::assumed(&model, 2, 274, 144);
+        plan(&run(options), &model, model.stored(), &load, room)
+    }
+
+    #[test]
+    fn weights_and_adapter_of_the_published_3b_are_those_that_are_known() {
+        let plan = plan_3b(TrainOptions::default(), None).unwrap();
+        assert_eq!(plan.adapters, 4 * 41_084_928);
+        assert_eq!(plan.gradients, plan.adapters);
+        assert!((2.40e9..2.50e9).contains(&(plan.weights as f64)), "{}", plan.weights);
+        assert_eq!(plan.recomputed_blocks, 0);
+    }
+
+    #[test]
+    fn every_size_has_a_plan_without_weights() {
+        let totals = Preset::ALL.map(|preset| {
+            let model = preset.model_config().unwrap();
+            let load = Load::assumed(&model, 2, 512, 256);
+            plan(&run(TrainOptions::default()), &model, model.stored(), &load, None).unwrap().total()
+        });
+        assert!(totals.is_sorted(), "{totals:?}");
+        assert!(totals[6] > 35_000_000_000);
+    }
+
+    #[test]
+    fn a_budget_is_kept_with_as_few_recomputed_blocks_as_it_takes() {
+        let free = plan_3b(TrainOptions::default(), None).unwrap();
+        let budget = free.total() as u64 * 9 / 10;
+        let options = TrainOptions { memory_budget: Some(ByteSize(budget)), ..TrainOptions::default() };
+        let tight = plan_3b(options, None).unwrap();
+        assert!(tight.total() as u64 <= budget && tight.recompute > 0);
+        assert!((1..tight.blocks).contains(&tight.recomputed_blocks));
+        let room = budget * 20 / 19;
+        assert_eq!(plan_3b(TrainOptions::default(), Some(room)).unwrap(), tight, "the machine's room");
+        let options = TrainOptions { memory_budget: Some(ByteSize(1 << 30)), ..TrainOptions::default() };
+        let error = plan_3b(options, None).unwrap_err();
+        assert!(error.to_string().contains("the budget is 1073741824"), "{error}");
+        // A machine that is too small gets the smallest plan, not an error.
+        let smallest = plan_3b(TrainOptions::default(), Some(1 << 30)).unwrap();
+        assert_eq!(smallest.recomputed_blocks, smallest.blocks);
+    }
+
+    #[test]
+    fn this_machine_has_room() {
+        assert!(room().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

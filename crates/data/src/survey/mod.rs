@@ -17,7 +17,7 @@ use crate::{
     processor::{Grid, Processor},
     progress::{Progress, Unit},
     shape::Shape,
-    text::{Encoder, TrainOn},
+    text::{Encoded, Encoder, Runs, TrainOn},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +26,7 @@ use std::{
 
 /// Bad rows that are named; all are counted.
 const NAMED_BAD_ROWS: usize = 100;
-/// Different image sizes that are kept apart; what comes beyond is counted with the last.
+/// Different image sizes that are listed; images of further sizes are counted, their sizes are not.
 const MAX_SIZES: usize = 10_000;
 
 /// How a dataset is looked at.
@@ -76,6 +76,8 @@ pub struct Survey {
     pub bad: u64,
     /// The first bad rows, with their reasons.
     pub bad_rows: Vec<String>,
+    /// The first row that is used, as the model will read it, where a tokenizer was given.
+    pub sample: Option<Runs>,
 }
 
 /// Images of one size.
@@ -193,11 +195,7 @@ pub fn survey(
 ) -> Result<Survey, DataError> {
     let options = Arc::new(options);
     let examiner = |_| {
-        let mut examiner = Examiner {
-            reader: RowReader::new(dataset.clone()),
-            decoder: image::Decoder::default(),
-            options: options.clone(),
-        };
+        let mut examiner = Examiner::new(dataset, &options);
         move |row| examiner.examine(row)
     };
     let workers = (0..options.workers.max(1)).map(examiner).collect();
@@ -210,7 +208,8 @@ pub fn survey(
         progress.advance(1);
     }
     progress.end();
-    Ok(tables.finish())
+    let sample = tables.first_used.map(|row| Examiner::new(dataset, &options).sample(row)).transpose()?;
+    Ok(Survey { sample: sample.flatten(), ..tables.finish() })
 }
 
 struct Examiner {
@@ -220,20 +219,41 @@ struct Examiner {
 }
 
 impl Examiner {
+    fn new(dataset: &Arc<Dataset>, options: &Arc<SurveyOptions>) -> Self {
+        Self {
+            reader: RowReader::new(dataset.clone()),
+            decoder: image::Decoder::default(),
+            options: options.clone(),
+        }
+    }
+
     fn examine(&mut self, row: u64) -> Result<Facts, DataError> {
         let read = self.reader.read(row)?;
-        let bad = |reason| DataError::Row { row: read.id.clone(), reason };
         let images = self.images(row, &read)?;
-        let SurveyOptions { processor, encoder, train_on, max_tokens, .. } = &*self.options;
-        let Some(encoder) = encoder else {
+        let Some(encoded) = self.encode(&read, &images)? else {
             return Ok(Facts { shape: read.shape, images, tokens: None, left_out: None });
         };
-        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
-        let encoded =
-            prepare::encode(encoder, processor, &read.conversation, &grids, *train_on).map_err(bad)?;
         let learned = encoded.trained.iter().skip(1).filter(|trained| **trained).count();
-        let left_out = prepare::left_out(&encoded, *max_tokens);
+        let left_out = prepare::left_out(&encoded, self.options.max_tokens);
         Ok(Facts { shape: read.shape, images, tokens: Some((encoded.ids.len(), learned)), left_out })
+    }
+
+    /// A row as the model will read it.
+    fn sample(&mut self, row: u64) -> Result<Option<Runs>, DataError> {
+        let read = self.reader.read(row)?;
+        let images = self.images(row, &read)?;
+        let encoded = self.encode(&read, &images)?;
+        let Some((encoder, encoded)) = self.options.encoder.as_ref().zip(encoded) else { return Ok(None) };
+        let runs = encoder.runs(&encoded);
+        runs.map(Some).map_err(|error| DataError::Row { row: read.id, reason: BadRow::Text(error) })
+    }
+
+    fn encode(&self, row: &Row, images: &[ImageFacts]) -> Result<Option<Encoded>, DataError> {
+        let SurveyOptions { processor, encoder, train_on, .. } = &*self.options;
+        let Some(encoder) = encoder else { return Ok(None) };
+        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
+        let encoded = prepare::encode(encoder, processor, &row.conversation, &grids, *train_on);
+        encoded.map(Some).map_err(|reason| DataError::Row { row: row.id.clone(), reason })
     }
 
     fn images(&mut self, number: u64, row: &Row) -> Result<Vec<ImageFacts>, DataError> {
@@ -257,6 +277,7 @@ impl Examiner {
 struct Tables {
     survey: Survey,
     sizes: HashMap<(u32, u32), (Grid, u64)>,
+    first_used: Option<u64>,
     patch_size: u32,
     merge_size: u32,
 }
@@ -266,7 +287,8 @@ impl Tables {
         let config = options.processor.config();
         let tokens = options.encoder.is_some().then(Lengths::default);
         let survey = Survey { tokens, ..Survey::default() };
-        Self { survey, sizes: HashMap::new(), patch_size: config.patch_size, merge_size: config.merge_size }
+        let (patch_size, merge_size) = (config.patch_size, config.merge_size);
+        Self { survey, sizes: HashMap::new(), first_used: None, patch_size, merge_size }
     }
 
     fn add(&mut self, facts: Result<Facts, DataError>) -> Result<(), DataError> {
@@ -290,6 +312,7 @@ impl Tables {
             Some(LeftOut::TooLong { .. }) => survey.too_long += 1,
             Some(LeftOut::NoLabel) => survey.no_label += 1,
             None => {
+                self.first_used.get_or_insert(survey.rows - 1);
                 let grids = facts.images.iter().map(|image| image.grid);
                 survey.image_tokens.add(grids.clone().map(|grid| grid.tokens(self.merge_size)).sum());
                 survey.patches.add(grids.map(Grid::patches).sum());

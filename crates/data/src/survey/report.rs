@@ -3,6 +3,7 @@
 //! In comes a [`Survey`] and the size of a batch; out goes text that fits a terminal, or JSON with the same figures.
 
 use super::{Lengths, SizeClass, Survey};
+use crate::text::Run;
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
 
@@ -11,6 +12,8 @@ const LISTED_SIZES: usize = 8;
 /// Bad rows that are listed in text.
 const LISTED_BAD_ROWS: usize = 10;
 const HISTOGRAM_BARS: usize = 10;
+/// Characters shown of each stretch of the sample: its beginning and its end tell what it is.
+const SHOWN_CHARACTERS: usize = 600;
 const BAR_WIDTH: u64 = 32;
 /// Bytes of a patch: one a sample as the engine has it, f32 and twice as HF has it.
 const COMPACT_PATCH: u64 = 588;
@@ -58,6 +61,7 @@ impl Report<'_> {
                       "patch_bytes_max": self.most_patches() * COMPACT_PATCH,
                       "pixel_values_bytes_max": self.most_patches() * HF_PATCH},
             "bad": {"count": bad, "rows": bad_rows},
+            "sample": self.survey.sample.as_ref().map(|runs| runs.0.iter().map(run_json).collect::<Vec<_>>()),
         })
     }
 
@@ -168,6 +172,17 @@ impl Report<'_> {
         writeln!(f, " at most {} patches ({compact}; as HF's pixel_values {hf})", grouped(patches))
     }
 
+    fn sample(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(sample) = &self.survey.sample else { return Ok(()) };
+        writeln!(f, "\nThe first row as the model reads it, [[what is learned]] in brackets:\n")?;
+        let mut text = String::new();
+        for Run { trained, text: run, .. } in &sample.0 {
+            let (open, close) = if *trained { ("[[", "]]") } else { ("", "") };
+            text += &format!("{open}{}{close}", shown(run));
+        }
+        text.lines().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+
     fn bad_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Survey { bad, bad_rows, .. } = self.survey;
         writeln!(f, "Bad rows  {}", if *bad == 0 { "none".into() } else { grouped(*bad) })?;
@@ -188,8 +203,28 @@ impl Display for Report<'_> {
         self.lengths(f)?;
         self.left_out(f)?;
         self.batch(f)?;
-        self.bad_rows(f)
+        self.bad_rows(f)?;
+        self.sample(f)
     }
+}
+
+/// Text of a stranger on our terminal: no control characters but line ends, and the middle left out where it is long.
+fn shown(text: &str) -> String {
+    let safe: Vec<_> = text
+        .chars()
+        .map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    let hidden = safe.len().saturating_sub(SHOWN_CHARACTERS);
+    if hidden == 0 {
+        return safe.into_iter().collect();
+    }
+    let (start, end) = (&safe[..SHOWN_CHARACTERS / 2], &safe[safe.len() - SHOWN_CHARACTERS / 2..]);
+    let middle = format!(" … {} characters … ", grouped(hidden as u64));
+    start.iter().copied().chain(middle.chars()).chain(end.iter().copied()).collect()
+}
+
+fn run_json(run: &Run) -> Value {
+    json!({"learned": run.trained, "tokens": run.tokens, "text": run.text})
 }
 
 fn lengths_json(lengths: &Lengths) -> Value {
@@ -231,7 +266,7 @@ fn bytes(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::Shape;
+    use crate::{shape::Shape, text::Runs};
 
     fn lengths(values: &[usize]) -> Lengths {
         let mut lengths = Lengths::default();
@@ -254,6 +289,14 @@ mod tests {
             no_label: 1,
             bad: 1,
             bad_rows: vec!["train.jsonl, row 17: image 1: the image is empty (0 bytes)".into()],
+            sample: Some(Runs(vec![
+                Run {
+                    trained: false,
+                    tokens: 900,
+                    text: format!("user\n{}\u{1b}[2J!\nassistant\n", "x".repeat(900)),
+                },
+                Run { trained: true, tokens: 5, text: "a cat<|im_end|>".into() },
+            ])),
             ..Survey::default()
         }
     }
@@ -274,9 +317,14 @@ mod tests {
              pixel_values 46.9 MB)",
             "Bad rows  1",
             "  train.jsonl, row 17: image 1: the image is empty (0 bytes)",
+            "  [[a cat<|im_end|>]]",
         ] {
             assert!(text.lines().any(|found| found == line), "no line '{line}' in\n{text}");
         }
+        assert!(
+            text.contains(" characters … x") && text.contains("\u{FFFD}[2J!") && !text.contains('\u{1b}'),
+            "{text}"
+        );
     }
 
     #[test]
@@ -288,5 +336,9 @@ mod tests {
         assert_eq!(json["tokens"]["max"], 1350);
         assert_eq!(json["batch"]["tokens"]["max"], 2650);
         assert_eq!(json["bad"]["count"], 1);
+        assert_eq!(
+            json["sample"][1],
+            serde_json::json!({"learned": true, "tokens": 5, "text": "a cat<|im_end|>"})
+        );
     }
 }

@@ -1,0 +1,183 @@
+//! `dataset create`, `check` and `convert` as a person runs them, and what the hub's variables do.
+
+mod support;
+
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    sync::mpsc,
+    thread,
+};
+use support::{Finished, model_garden};
+
+/// Runs in a folder, with none of the caller's hub variables.
+fn run(folder: &Path, arguments: &[&str]) -> Finished {
+    Finished::of(&mut command(folder, arguments))
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = model_garden();
+    command.current_dir(folder).args(arguments);
+    for name in ["HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.output).unwrap_or_else(|error| panic!("{error}: {}", finished.errors))
+}
+
+/// Twelve rows of shapes and a tiny checkpoint.
+fn shapes_and_model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let create =
+        ["dataset", "create", "--kind", "shapes", "--rows", "12", "--size", "84x56", "--output", "shapes"];
+    assert_eq!(run(folder.path(), &create).code, Some(0));
+    let init = ["init", "--preset", "tiny", "--output", "tiny"];
+    assert_eq!(run(folder.path(), &init).code, Some(0));
+    folder
+}
+
+#[test]
+fn check_tells_what_training_will_make_of_the_rows() {
+    let folder = shapes_and_model();
+    let flags = ["dataset", "check", "shapes", "--base-model", "tiny", "--batch-size", "4"];
+    let text = run(folder.path(), &flags);
+    assert_eq!(text.code, Some(0), "{}", text.errors);
+    for wanted in
+        ["Rows      12", "84x56", "Tokens a row", "A batch   4 rows", "Bad rows  none", "<|im_start|>user"]
+    {
+        assert!(text.output.contains(wanted), "no '{wanted}' in\n{}", text.output);
+    }
+
+    let report = json(&run(folder.path(), &[&flags[..], &["--format", "json"]].concat()));
+    assert_eq!((report["rows"].as_u64(), report["images"]["count"].as_u64()), (Some(12), Some(12)));
+    let sample = report["sample"].as_array().unwrap();
+    let learned: Vec<_> = sample.iter().filter(|run| run["learned"] == true).collect();
+    assert!(learned.iter().all(|run| run["text"].as_str().unwrap().contains("<|im_end|>")), "{sample:?}");
+    let tokens: u64 = sample.iter().map(|run| run["tokens"].as_u64().unwrap()).sum();
+    assert!(!learned.is_empty() && tokens <= report["tokens"]["max"].as_u64().unwrap());
+}
+
+#[test]
+fn rows_over_the_length_are_counted_as_left_out() {
+    let folder = shapes_and_model();
+    let flags =
+        ["dataset", "check", "shapes", "--base-model", "tiny", "--max-seq-length", "3", "--format", "json"];
+    let report = json(&run(folder.path(), &flags));
+    assert_eq!(report["left_out"]["too_long"], 12);
+    assert_eq!(report["sample"], Value::Null);
+}
+
+#[test]
+fn a_bad_row_is_named_and_makes_the_answer_negative() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = r#"{"text": "What?", "response": "That."}"#;
+    let bad = r#"{"text": "What?", "image": "no-such.png", "response": "That."}"#;
+    fs::write(folder.path().join("rows.jsonl"), format!("{good}\n{bad}\n{good}\n")).unwrap();
+    let found = run(folder.path(), &["dataset", "check", "rows.jsonl"]);
+    assert_eq!(found.code, Some(1));
+    assert!(
+        found.output.contains("rows.jsonl, row 2") && found.output.contains("no-such.png"),
+        "{}",
+        found.output
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_said_with_exit_code_two() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, wanted) in [
+        (&["dataset", "check", "absent.jsonl"][..], "absent.jsonl"),
+        (&["dataset", "check", "absent.jsonl", "--max-seq-length", "9"], "--base-model"),
+        (
+            &["dataset", "create", "--kind", "shapes", "--rows", "1", "--size", "9", "--output", "x"],
+            "width x height",
+        ),
+    ] {
+        let found = run(folder.path(), arguments);
+        assert_eq!(found.code, Some(2), "{arguments:?}");
+        assert!(found.errors.contains(wanted), "{}", found.errors);
+    }
+}
+
+#[test]
+fn convert_keeps_rows_and_images_through_every_format() {
+    let folder = shapes_and_model();
+    let steps =
+        [("shapes", "a.jsonl"), ("a.jsonl", "b.json"), ("b.json", "c.parquet"), ("c.parquet", "d.jsonl")];
+    for (from, to) in steps {
+        let done = run(folder.path(), &["dataset", "convert", from, to]);
+        assert_eq!(done.output, format!("12 rows in {to}\n"), "{}", done.errors);
+    }
+    let report = |path| {
+        let mut report = json(&run(
+            folder.path(),
+            &["dataset", "check", path, "--base-model", "tiny", "--format", "json"],
+        ));
+        report.as_object_mut().unwrap().remove("shapes");
+        report
+    };
+    assert_eq!(report("shapes"), report("d.jsonl"));
+    let again = run(folder.path(), &["dataset", "convert", "a.jsonl", "d.jsonl"]);
+    assert_eq!(again.code, Some(2), "a file that is there is not written over");
+}
+
+#[test]
+fn offline_a_dataset_of_the_hub_comes_from_the_cache_under_hf_home() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = || {
+        let mut command = command(folder.path(), &["dataset", "check", "garden/few", "--format", "json"]);
+        command.env("HF_HOME", folder.path().join("home")).env("HF_HUB_OFFLINE", "1");
+        Finished::of(&mut command)
+    };
+    let absent = check();
+    assert_eq!(absent.code, Some(2));
+    assert!(absent.errors.contains("HF_HUB_OFFLINE") && absent.errors.contains("home"), "{}", absent.errors);
+
+    let repository = folder.path().join("home/hub/datasets--garden--few");
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    fs::create_dir_all(repository.join("refs")).unwrap();
+    fs::write(repository.join("refs/main"), commit).unwrap();
+    fs::create_dir_all(repository.join("snapshots").join(commit)).unwrap();
+    let row = r#"{"text": "What?", "response": "That."}"#;
+    fs::write(repository.join("snapshots").join(commit).join("train.jsonl"), format!("{row}\n{row}\n"))
+        .unwrap();
+    assert_eq!(json(&check())["rows"], 2);
+}
+
+#[test]
+fn the_hub_is_asked_where_hf_endpoint_says_with_the_token_which_no_message_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (requests, seen) = mpsc::channel();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines =
+                BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let request: Vec<_> = lines.collect();
+            let _ = requests.send(request.join("\n"));
+            let _ = stream
+                .write_all(b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut command = command(folder.path(), &["dataset", "check", "garden/private"]);
+    command.env("HF_HOME", folder.path()).env("HF_ENDPOINT", endpoint).env("HF_TOKEN", "hf_secret");
+    let refused = Finished::of(&mut command);
+    assert_eq!(refused.code, Some(2));
+    assert!(
+        refused.errors.contains("garden/private") && refused.errors.contains("HF_TOKEN"),
+        "{}",
+        refused.errors
+    );
+    assert!(!refused.errors.contains("hf_secret"));
+    let request = seen.recv().unwrap();
+    assert!(request.contains("/api/datasets/garden/private"), "{request}");
+    assert!(request.to_lowercase().contains("authorization: bearer hf_secret"), "{request}");
+}

@@ -3,8 +3,8 @@
     python bench/images.py [--rounds 5]      (a Python with peers/requirements.txt; builds our side itself)
 
 HF is measured as its users run it, one process with torch on all cores, and at its best: as many processes as cores,
-one thread each. Ours takes turns with it, round by round, and medians are compared. "from the decoder" says how much
-longer the whole way takes than decoding alone, with Pillow (libjpeg-turbo) for HF and our own decoder for us.
+one thread each. Ours takes turns with it, round by round, and medians are compared. "whole / decode" says how much longer
+the whole way takes than decoding alone, with Pillow (libjpeg-turbo) for HF and our own decoder for us.
 """
 
 import argparse, io, json, multiprocessing, os, statistics, subprocess, sys, tempfile, time
@@ -98,14 +98,19 @@ class Ours:
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=5, help="measurements of each; the median counts")
-    rounds = arguments.parse_args().rounds
+    arguments.add_argument("--keep", metavar="FOLDER", help="leave the photos there")
+    options = arguments.parse_args()
+    rounds = options.rounds
     import numpy as np
 
     rng = np.random.default_rng(0)
     ours, threaded, spread = Ours(), Hf(1, CORES), Hf(CORES, 1)
     print(f"ms an image on {CORES} cores, medians of {rounds} rounds taken in turn; ratio = HF / ours")
-    print("size        | ours  (decode) | HF, one process | ratio | HF, a process a core | ratio | from the decoder: ours, HF")
+    print("size        | ours  (decode) | HF, one process | ratio | HF, a process a core | ratio | whole / decode: ours, HF")
     with tempfile.TemporaryDirectory() as folder:
+        if options.keep:
+            folder = options.keep
+            os.makedirs(folder, exist_ok=True)
         for width, height in SIZES:
             photos = [photo(rng, width, height) for _ in range(PHOTOS)]
             files = [str(Path(folder, f"{width}-{index}.jpg")) for index in range(PHOTOS)]
@@ -120,7 +125,7 @@ def main():
             (own, own_decode), (one, one_decode), (many, _) = ([statistics.median(t) for t in zip(*times)] for times in taken)
             print(
                 f"{width}x{height:<6} | {own:5.2f} ({own_decode:5.2f})  | {one:15.1f} | {one / own:4.1f}x |"
-                f" {many:20.1f} | {many / own:4.1f}x | {own / own_decode:4.2f}x, {one / one_decode:4.2f}x",
+                f" {many:20.1f} | {many / own:4.1f}x | {own / own_decode:4.2f}, {one / one_decode:4.2f} ({one_decode:.1f} ms on one core)",
                 flush=True,
             )
     threaded.stop()

@@ -12,7 +12,7 @@ use garden_engine::StoredAs;
 use garden_engine::product::{self, Matrix, Output, Right, Start, Term, multiply};
 use garden_model::compute::{MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes};
 use garden_model::init::{Plan, Preset};
-use garden_model::{Adapter, Checkpoint, ModelConfig, ModelWeights, Precision};
+use garden_model::{Adapter, Checkpoint, Held, ModelConfig, ModelWeights, Precision};
 use garden_train::optimizer::{AdamSettings, Optimizer, OptimizerKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -81,13 +81,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(
-        model: &Path,
-        adapter: &Path,
-        batch: &Path,
-        precision: &str,
-        recompute: &str,
-    ) -> Result<Self> {
+    fn new(model: &Path, adapter: &Path, batch: &Path, precision: &str, recompute: &str) -> Result<Self> {
         let (precision, matrices) = match precision {
             "f32" => (Precision::AsStored, StoredAs::F32),
             "nf4" => (Precision::Bits4, StoredAs::Nf4),
@@ -98,6 +92,7 @@ impl Run {
             "recompute" => Recompute::Always,
             other => bail!("{other}: keep or recompute"),
         };
+        let process = usize::try_from(resident()?.peak)?;
         let config = ModelConfig::read(model)?;
         let checkpoint = Checkpoint::open(model)?;
         let weights = ModelWeights::load(&checkpoint, &config, precision, |_| {})?;
@@ -121,9 +116,15 @@ impl Run {
         let mut lengths = Vec::new();
         session.visit(&mut model, &mut |tensor| lengths.push(tensor.values.len()));
         let optimizer = Optimizer::new(OptimizerKind::Adamw, ADAM, lengths);
-        let request =
-            PlanRequest { matrices, others, lora: Some(&lora), optimizer_bytes: 8, shapes, recompute };
-        let plan = MemoryPlan::new(model.config(), &request)?;
+        let request = PlanRequest {
+            held: Held { matrices, others },
+            lora: Some(&lora),
+            optimizer_bytes: |values| OptimizerKind::Adamw.bytes(values),
+            shapes,
+            batches: size_of_val(&*batch.patches),
+            process,
+        };
+        let plan = MemoryPlan::new(model.config(), &request, recompute)?;
         Ok(Self { model, session, optimizer, ids, labels, segments, batch, labelled, plan })
     }
 

@@ -7,6 +7,7 @@ mod completions;
 mod dataset;
 mod demo;
 mod exit;
+mod generate;
 mod init;
 mod inspect;
 mod memory;
@@ -41,6 +42,8 @@ enum Command {
     Dataset(dataset::Command),
     /// Make a new model with random weights.
     Init(init::Args),
+    /// Ask a model about pictures, and stream what it answers.
+    Generate(Box<generate::Args>),
     /// Say what a checkpoint, an adapter or a file of tensors is.
     Inspect(inspect::Args),
     /// Print a completion script for a shell.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Merge(args) => merge::run(&args),
         Command::Dataset(command) => dataset::run(command),
         Command::Init(args) => init::run(&args),
+        Command::Generate(args) => generate::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Completions(args) => completions::run(&args),
     };

@@ -11,15 +11,20 @@ use crate::{
 use garden_data::survey::Survey;
 use garden_memory::probe::Probe;
 use garden_model::{
-    Held, ModelConfig,
+    Checkpoint, ConfigError, Held, ModelConfig,
+    checkpoint::CheckpointError,
     compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes},
+    init::Preset,
 };
-use std::thread;
+use std::{path::Path, thread};
 
-/// Code, threads, allocator and the files that a run writes; measured with `bench/plan`.
-const PROCESS: usize = 16 << 20;
-/// Bytes that the tokenizer takes for a token of the vocabulary; measured with `bench/plan`.
-const TOKENIZER: usize = 500;
+/// Code, threads, allocator and the files that a run writes: 25 MB beside everything that is planned, with `small` and `medium`, f32
+/// and 4 bits, kept and recomputed (`bench/plan.py`).
+const PROCESS: usize = 25_000_000;
+/// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
+const TOKENIZER: usize = 10;
+/// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as published.
+const TOKENIZER_FILE: usize = 46;
 /// Threads that prepare rows hold a picture as it was decoded, and on its way to its final size.
 const PICTURE_COPIES: usize = 2;
 /// Batches beside those that are prepared ahead: the one at work and the one being filled.
@@ -28,6 +33,61 @@ const BATCHES: usize = 2;
 const MARGIN: u64 = 20;
 /// Bytes of a token in a batch: its number and its label.
 const TOKEN: usize = 8;
+
+/// What a plan must know of a model besides its sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source {
+    /// How the weights lie in the files.
+    pub stored: Held,
+    /// Bytes of its tokenizer.json.
+    pub tokenizer: usize,
+}
+
+impl Source {
+    /// By what `config.json` says alone.
+    pub fn assumed(model: &ModelConfig) -> Self {
+        Self { stored: model.stored(), tokenizer: TOKENIZER_FILE * model.text.vocab_size }
+    }
+
+    /// By the files in a model's folder, as far as they are there.
+    pub fn in_folder(model: &ModelConfig, folder: &Path) -> Result<Self, CheckpointError> {
+        let assumed = Self::assumed(model);
+        let stored = match Checkpoint::open(folder) {
+            Ok(weights) => weights.stored(model)?,
+            Err(CheckpointError::NoWeights { .. }) => assumed.stored,
+            Err(other) => return Err(other),
+        };
+        let tokenizer = std::fs::metadata(folder.join("tokenizer.json"));
+        Ok(Self { stored, tokenizer: tokenizer.map_or(assumed.tokenizer, |file| file.len() as usize) })
+    }
+
+    /// A model by its folder, by its config.json alone, or by the name of a shape.
+    pub fn find(name: &str) -> Result<(ModelConfig, Self), SourceError> {
+        let path = Path::new(name);
+        if path.is_dir() {
+            let model = ModelConfig::read(path)?;
+            let source = Self::in_folder(&model, path)?;
+            return Ok((model, source));
+        }
+        let model = match Preset::named(name) {
+            Some(preset) if !path.exists() => preset.model_config()?,
+            _ => ModelConfig::read_file(path)?,
+        };
+        let source = Self::assumed(&model);
+        Ok((model, source))
+    }
+}
+
+/// Why a model cannot be planned with.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Its sizes are not known.
+    #[error("{0} (a model is named by its folder, its config.json, or a shape such as 3b or 7b)")]
+    Config(#[from] ConfigError),
+    /// Its weights are at fault.
+    #[error(transparent)]
+    Weights(#[from] CheckpointError),
+}
 
 /// The most that the rows of a run ask for at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,12 +137,12 @@ impl Load {
     }
 }
 
-/// The plan of a run of `run` on a model whose weights lie in the files as `stored`. `room` is what the machine has left: a run
-/// that is neither told to recompute nor given a budget recomputes as little as makes it fit there.
+/// The plan of a run. `room` is what the machine has left: a run that is neither told to recompute nor given a budget recomputes
+/// as little as makes it fit there.
 pub fn plan(
     run: &RunConfig,
     model: &ModelConfig,
-    stored: Held,
+    source: Source,
     load: &Load,
     room: Option<u64>,
 ) -> Result<MemoryPlan, PlanError> {
@@ -91,7 +151,7 @@ pub fn plan(
         Method::Full => None,
     };
     let request = PlanRequest {
-        held: run.weights_precision().held(stored),
+        held: run.weights_precision().held(source.stored),
         lora: lora.as_ref(),
         optimizer_bytes: match run.optimizer {
             OptimizerKind::Adamw => |values| OptimizerKind::Adamw.bytes(values),
@@ -99,7 +159,7 @@ pub fn plan(
         },
         shapes: load.shapes,
         batches: batches(run, model, load),
-        process: PROCESS + TOKENIZER * model.text.vocab_size,
+        process: PROCESS + TOKENIZER * source.tokenizer,
     };
     match (run.memory.checkpointing, run.memory.budget) {
         (Checkpointing::On, _) => MemoryPlan::new(model, &request, Recompute::Always),
@@ -147,7 +207,6 @@ mod tests {
     use super::*;
     use crate::config::TrainOptions;
     use garden_memory::ByteSize;
-    use garden_model::init::Preset;
 
     fn run(options: TrainOptions) -> RunConfig {
         let options = TrainOptions {
@@ -163,7 +222,7 @@ mod tests {
     fn plan_3b(options: TrainOptions, room: Option<u64>) -> Result<MemoryPlan, PlanError> {
         let model = Preset::B3.model_config().unwrap();
         let load = Load::assumed(&model, 2, 274, 144);
-        plan(&run(options), &model, model.stored(), &load, room)
+        plan(&run(options), &model, Source::assumed(&model), &load, room)
     }
 
     #[test]
@@ -180,7 +239,7 @@ mod tests {
         let totals = Preset::ALL.map(|preset| {
             let model = preset.model_config().unwrap();
             let load = Load::assumed(&model, 2, 512, 256);
-            plan(&run(TrainOptions::default()), &model, model.stored(), &load, None).unwrap().total()
+            plan(&run(TrainOptions::default()), &model, Source::assumed(&model), &load, None).unwrap().total()
         });
         assert!(totals.is_sorted(), "{totals:?}");
         assert!(totals[6] > 35_000_000_000);
@@ -202,6 +261,14 @@ mod tests {
         // A machine that is too small gets the smallest plan, not an error.
         let smallest = plan_3b(TrainOptions::default(), Some(1 << 30)).unwrap();
         assert_eq!(smallest.recomputed_blocks, smallest.blocks);
+    }
+
+    #[test]
+    fn a_model_that_is_not_there_is_told_how_to_be_named() {
+        let error = Source::find("5b").unwrap_err().to_string();
+        assert!(error.starts_with("5b: cannot read") && error.contains("such as 3b"), "{error}");
+        let (model, source) = Source::find("7b").unwrap();
+        assert_eq!(source, Source::assumed(&model));
     }
 
     #[test]

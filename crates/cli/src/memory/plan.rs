@@ -5,15 +5,13 @@ use crate::{
     exit,
     progress::{Bars, Format},
 };
-use anyhow::{Context, Result};
+use anyhow::Result;
 use garden_memory::{ByteSize, report::text::Style};
-use garden_model::{
-    Checkpoint, Held, ModelConfig, compute::MemoryPlan, init::Preset, parameters::parameters,
-};
+use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
 use garden_train::{
     config::{Checkpointing, Method, RunConfig, TrainOptions},
     optimizer::OptimizerKind,
-    plan::{Load, plan, room},
+    plan::{Load, Source, plan, room},
     run::{longest_batch, open_data},
 };
 use std::{
@@ -106,7 +104,7 @@ struct Planned {
 /// Plans and prints.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let config = RunConfig::resolve(args.options())?;
-    let (model, stored) = describe(&args.base_model)?;
+    let (model, source) = Source::find(&args.base_model)?;
     let load = match &args.dataset {
         Some(_) => {
             let data = open_data(&config, Path::new(&args.base_model), &Bars::default())?;
@@ -118,7 +116,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let room = room();
-    let plan = plan(&config, &model, stored, &load, room)?;
+    let plan = plan(&config, &model, source, &load, room)?;
     let planned = Planned { config, model, load, plan, room };
     match args.format {
         Format::Json => println!("{:#}", planned.json()),
@@ -152,24 +150,6 @@ impl Args {
             ..TrainOptions::default()
         }
     }
-}
-
-/// A model's sizes, and how its weights are stored: by the files where there are any, else by its config.json.
-fn describe(name: &str) -> Result<(ModelConfig, Held)> {
-    let path = Path::new(name);
-    if let (false, Some(preset)) = (path.exists(), Preset::named(name)) {
-        let model = preset.model_config()?;
-        let stored = model.stored();
-        return Ok((model, stored));
-    }
-    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
-    let model = if path.is_dir() { ModelConfig::read(path) } else { ModelConfig::read_file(path) }
-        .with_context(|| format!("--base-model {name}"))?;
-    let stored = match Checkpoint::open(folder) {
-        Ok(weights) => weights.stored(&model)?,
-        Err(_) => model.stored(),
-    };
-    Ok((model, stored))
 }
 
 impl Planned {

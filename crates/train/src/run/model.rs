@@ -8,7 +8,7 @@ use crate::{
     config::{Method, RunConfig},
     merge::copy_companions,
     monitor::TensorMemory,
-    plan::{Load, plan, room},
+    plan::{Load, Source, plan, room},
     trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
 };
 use garden_data::Batch;
@@ -47,8 +47,8 @@ impl VisionModel {
     ) -> Result<Self, RunError> {
         let model_config = ModelConfig::read(base)?;
         let checkpoint = Checkpoint::open(base)?;
-        let stored = checkpoint.stored(&model_config)?;
-        let plan = plan(config, &model_config, stored, load, room())?;
+        let source = Source::in_folder(&model_config, base)?;
+        let plan = plan(config, &model_config, source, load, room())?;
         // Settings are checked before gigabytes are read.
         let adapter = match config.method {
             Method::Lora => Some(Adapter::fresh(&model_config, config.lora.settings()?, config.seed)?),

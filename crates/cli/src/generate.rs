@@ -1,0 +1,126 @@
+//! `model-garden generate`.
+
+use crate::progress::Format;
+use anyhow::{Context, Result};
+use garden_data::{processor::PixelLimits, source::MAX_IMAGE_BYTES};
+use garden_model::Precision;
+use garden_train::generate::{Interpreter, Sampling, load, question};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    io::{IsTerminal, Read, Write, stderr, stdout},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  model-garden generate --model ./Qwen2.5-VL-3B-Instruct --image photo.jpg --prompt 'What is shown here?'
+  model-garden generate --model base --adapter runs/one --image a.png --image b.png --prompt 'What changed?' --max-tokens 200
+  model-garden generate --model base --prompt 'Tell me a story' --temperature 0.8 --seed 7 --format json
+
+The answer goes to standard output as it grows, everything else to standard error.";
+
+/// Flags of `generate`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The model's folder.
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// An adapter's folder: what training wrote, or PEFT.
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// A picture; give it several times for several. They come before the words.
+    #[arg(long, value_name = "FILE")]
+    image: Vec<PathBuf>,
+    /// The question.
+    #[arg(long, value_name = "TEXT")]
+    prompt: String,
+    /// The longest answer, in tokens.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_tokens: u32,
+    /// How adventurous: 0 always takes the likeliest token.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// With a temperature, the same seed gives the same answer.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Hold the weights in 4 bits.
+    #[arg(long, conflicts_with_all = ["load_in_8bit", "load_in_16bit"])]
+    load_in_4bit: bool,
+    /// Hold the weights in 8 bits.
+    #[arg(long, conflicts_with = "load_in_16bit")]
+    load_in_8bit: bool,
+    /// Hold the weights in 16 bits.
+    #[arg(long)]
+    load_in_16bit: bool,
+    /// Enlarge pictures below this number of pixels [default: the checkpoint's].
+    #[arg(long, value_name = "N")]
+    min_pixels: Option<u64>,
+    /// Shrink pictures above this number of pixels [default: the checkpoint's].
+    #[arg(long, value_name = "N")]
+    max_pixels: Option<u64>,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+impl Args {
+    fn precision(&self) -> Precision {
+        match (self.load_in_4bit, self.load_in_8bit, self.load_in_16bit) {
+            (true, ..) => Precision::Bits4,
+            (_, true, _) => Precision::Bits8,
+            (.., true) => Precision::Bits16,
+            _ => Precision::AsStored,
+        }
+    }
+}
+
+/// Asks and prints.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let pictures = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let pixels = PixelLimits { min: args.min_pixels, max: args.max_pixels };
+    let mut interpreter = Interpreter::from_dir(&args.model, pixels)?;
+    let bar =
+        ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
+    let model = load(&args.model, args.adapter.as_deref(), args.precision(), |share| {
+        bar.set_position((1000.0 * share) as u64);
+    })?;
+    bar.finish_and_clear();
+    let sampling =
+        Sampling { max_tokens: args.max_tokens as usize, temperature: args.temperature, seed: args.seed };
+    let stream = args.format == Format::Text;
+    let mut written = Ok(());
+    let mut say = |piece: &str| {
+        if stream && written.is_ok() {
+            written = stdout().write_all(piece.as_bytes()).and_then(|()| stdout().flush());
+        }
+    };
+    let asked = question(&args.prompt, pictures.len());
+    let answer = interpreter.answer(&model, &asked, &pictures, sampling, &mut say)?;
+    written.context("cannot write the answer")?;
+    match args.format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Format::Text => println!(),
+    }
+    if stream && stderr().is_terminal() {
+        let pace = answer.tokens.len() as f64 / answer.answer_seconds.max(1e-9);
+        eprintln!(
+            "\n{} tokens read in {:.1} s, {} said at {pace:.1} a second",
+            answer.prompt_tokens,
+            answer.prompt_seconds,
+            answer.tokens.len()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let of_picture = || format!("--image {}", path.display());
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).with_context(of_picture)?;
+    file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).with_context(of_picture)?;
+    let fits = bytes.len() as u64 <= MAX_IMAGE_BYTES;
+    anyhow::ensure!(fits, "{}: larger than {MAX_IMAGE_BYTES} bytes", of_picture());
+    Ok(bytes)
+}

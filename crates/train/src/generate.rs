@@ -1,0 +1,260 @@
+//! What a model answers to a question with pictures.
+//!
+//! In come a model, a conversation that ends with a question, and its pictures still encoded; out comes the answer, told piece by
+//! piece while it grows. Tokenizer, template and image limits are the checkpoint's own, and without a temperature the
+//! answer is the one Hugging Face gives on the same weights.
+
+use garden_data::{
+    Conversation, ImageSource, Part, Role, Turn,
+    image::{DecodeLimits, ImageError},
+    processor::{PixelLimits, Processor, ProcessorError, Workspace},
+    text::{Encoder, EncoderError, TextError},
+};
+use garden_model::{
+    Adapter, Checkpoint, ConfigError, ModelConfig, ModelWeights, Precision,
+    adapter_file::AdapterError,
+    checkpoint::CheckpointError,
+    compute::{Decoder, Model, SessionError},
+    sample::{SampleError, Sampler},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// A generation_config.json has a dozen short keys.
+const LARGEST_CONFIG: u64 = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum GenerateError {
+    #[error("the model: {0}")]
+    Config(#[from] ConfigError),
+    #[error("the model: {0}")]
+    Weights(#[from] CheckpointError),
+    #[error("the adapter: {0}")]
+    Adapter(#[from] AdapterError),
+    #[error("the model's processor: {0}")]
+    Processor(#[from] ProcessorError),
+    #[error("the model's tokenizer: {0}")]
+    Encoder(#[from] EncoderError),
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    #[error("picture {number}: {source}")]
+    Picture { number: usize, source: ImageError },
+    #[error("the question: {0}")]
+    Text(#[from] TextError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(
+        "{tokens} tokens of question and {answer} of answer are more than the model's {limit}; ask for less"
+    )]
+    TooLong { tokens: usize, answer: usize, limit: usize },
+    #[error("{}: {problem}", path.display())]
+    File { path: PathBuf, problem: String },
+}
+
+/// How an answer is made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// The longest answer, in tokens.
+    pub max_tokens: usize,
+    /// 0 always takes the likeliest token.
+    pub temperature: f32,
+    /// With a temperature, the same seed gives the same answer.
+    pub seed: u64,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// The model ended its turn.
+    Stop,
+    /// The longest answer was reached.
+    Length,
+}
+
+/// What a model said.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// Its words.
+    pub text: String,
+    /// Its tokens, without the one that ended it.
+    pub tokens: Vec<u32>,
+    /// Tokens of the question, pictures included.
+    pub prompt_tokens: usize,
+    /// Why it ended.
+    pub end: End,
+    /// Seconds to read the question.
+    pub prompt_seconds: f64,
+    /// Seconds for the tokens after the first.
+    pub answer_seconds: f64,
+}
+
+/// Loads a model to ask, with an adapter if one is given; `progress` is told the share loaded.
+pub fn load(
+    folder: &Path,
+    adapter: Option<&Path>,
+    precision: Precision,
+    progress: impl FnMut(f32),
+) -> Result<Model, GenerateError> {
+    let config = ModelConfig::read(folder)?;
+    // A wrong adapter is told before gigabytes are read.
+    let adapter = adapter.map(|adapter| Adapter::read(adapter, &config)).transpose()?;
+    let weights = ModelWeights::load(&Checkpoint::open(folder)?, &config, precision, progress)?;
+    Ok(match adapter {
+        Some(adapter) => Model::with_adapter(config, weights, adapter),
+        None => Model::frozen(config, weights),
+    })
+}
+
+/// A question of one turn: pictures first, then words.
+pub fn question(words: &str, pictures: usize) -> Conversation {
+    let picture = || Part::Image(ImageSource::Bytes(Vec::new()));
+    let mut parts: Vec<Part> = (0..pictures).map(|_| picture()).collect();
+    parts.push(Part::Text(words.to_owned()));
+    Conversation { turns: vec![Turn { role: Role::User, parts }] }
+}
+
+/// What `generation_config.json` says, as far as it is followed.
+#[derive(Debug, Default, Deserialize)]
+struct GenerationConfig {
+    eos_token_id: Option<Ends>,
+    repetition_penalty: Option<f32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Ends {
+    One(u32),
+    Several(Vec<u32>),
+}
+
+impl GenerationConfig {
+    /// The checkpoint's own; nothing where it has none.
+    fn read(folder: &Path) -> Result<Self, GenerateError> {
+        let path = folder.join("generation_config.json");
+        let fault = |problem: String| GenerateError::File { path: path.clone(), problem };
+        let length = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            other => other.map_err(|error| fault(error.to_string()))?.len(),
+        };
+        if length > LARGEST_CONFIG {
+            return Err(fault(format!("{length} bytes is no configuration")));
+        }
+        let text = fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| fault(error.to_string()))
+    }
+}
+
+/// Turns questions into tokens and tokens into words, as one checkpoint does.
+pub struct Interpreter {
+    encoder: Encoder,
+    processor: Processor,
+    work: Workspace,
+    ends: Vec<u32>,
+    penalty: f32,
+}
+
+impl Interpreter {
+    /// Reads tokenizer, template and processor of a checkpoint.
+    pub fn from_dir(folder: &Path, pixels: PixelLimits) -> Result<Self, GenerateError> {
+        let config = ModelConfig::read(folder)?;
+        let generation = GenerationConfig::read(folder)?;
+        let ends = match generation.eos_token_id {
+            Some(Ends::One(id)) => vec![id],
+            Some(Ends::Several(ids)) => ids,
+            None => config.eos_token_ids,
+        };
+        Ok(Self {
+            encoder: Encoder::from_dir(folder)?,
+            processor: Processor::from_dir(folder, pixels, DecodeLimits::default())?,
+            work: Workspace::default(),
+            ends,
+            penalty: generation.repetition_penalty.unwrap_or(1.0),
+        })
+    }
+
+    /// The answer of `model` to a conversation whose pictures are `pictures`, in order; `say` is told each piece of it as soon as
+    /// it is whole characters.
+    pub fn answer(
+        &mut self,
+        model: &Model,
+        asked: &Conversation,
+        pictures: &[Vec<u8>],
+        sampling: Sampling,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Answer, GenerateError> {
+        let mut sampler = Sampler::new(sampling.temperature, self.penalty, sampling.seed)?;
+        let (mut patches, mut grids, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, picture) in pictures.iter().enumerate() {
+            let made = self.processor.append_patches(picture, &mut self.work, &mut patches);
+            let grid = made.map_err(|source| GenerateError::Picture { number: index + 1, source })?;
+            places.push(grid.tokens(self.processor.config().merge_size));
+            grids.push([1, grid.rows as usize, grid.columns as usize]);
+        }
+        let ids = self.encoder.encode_prompt(asked, &places)?.ids;
+        let limit = model.config().text.max_positions;
+        if ids.len() + sampling.max_tokens > limit {
+            let (tokens, answer) = (ids.len(), sampling.max_tokens);
+            return Err(GenerateError::TooLong { tokens, answer, limit });
+        }
+        let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        let start = Instant::now();
+        let mut decoder = Decoder::new(model, ids.len(), count, sampling.max_tokens)?;
+        let mut logits = decoder.prompt(model, &ids, &patches, &grids)?;
+        let prompt_seconds = start.elapsed().as_secs_f64();
+        let mut seen = ids;
+        let prompt_tokens = seen.len();
+        let mut words = Words { encoder: &self.encoder, text: String::new(), told: prompt_tokens };
+        let start = Instant::now();
+        let end = loop {
+            if seen.len() - prompt_tokens == sampling.max_tokens {
+                break End::Length;
+            }
+            let token = sampler.choose(logits, &seen);
+            if self.ends.contains(&token) {
+                break End::Stop;
+            }
+            seen.push(token);
+            words.tell(&seen, false, say)?;
+            if seen.len() - prompt_tokens < sampling.max_tokens {
+                logits = decoder.next(model, token)?;
+            }
+        };
+        words.tell(&seen, true, say)?;
+        Ok(Answer {
+            text: words.text,
+            tokens: seen.split_off(prompt_tokens),
+            prompt_tokens,
+            end,
+            prompt_seconds,
+            answer_seconds: start.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+/// Tokens on their way to words: some end in the middle of a character, whose rest comes with the next.
+struct Words<'a> {
+    encoder: &'a Encoder,
+    text: String,
+    /// Tokens that are told.
+    told: usize,
+}
+
+impl Words<'_> {
+    fn tell(&mut self, tokens: &[u32], last: bool, say: &mut dyn FnMut(&str)) -> Result<(), TextError> {
+        let piece = self.encoder.decode(&tokens[self.told..])?;
+        if piece.is_empty() || (piece.ends_with(char::REPLACEMENT_CHARACTER) && !last) {
+            return Ok(());
+        }
+        say(&piece);
+        self.text.push_str(&piece);
+        self.told = tokens.len();
+        Ok(())
+    }
+}

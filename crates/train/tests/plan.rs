@@ -1,0 +1,61 @@
+//! A plan against the run that it was made for: alone in its process, because a process has one peak.
+
+use garden_data::create::{CreateOptions, Kind, create};
+use garden_model::init::{Plan, Preset};
+use garden_train::{
+    config::{Checkpointing, RunConfig, TrainOptions},
+    plan::{Source, plan, room},
+    run::{Ended, longest_batch, open_data, train},
+};
+use std::path::Path;
+
+/// The most that this process ever had in memory.
+fn peak() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    1024.0 * line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+}
+
+fn config(folder: &Path) -> RunConfig {
+    let text = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    RunConfig::resolve(TrainOptions {
+        base_model: Some(text("model")),
+        dataset: Some(text("rows")),
+        output_dir: Some(folder.join("out")),
+        batch_size: Some(16),
+        gradient_accumulation_steps: Some(1),
+        max_steps: Some(3),
+        gradient_checkpointing: Some(Checkpointing::Off),
+        prefetch_bytes: Some("16MB".parse().unwrap()),
+        quiet: Some(true),
+        ..TrainOptions::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_run_takes_what_was_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    Plan::new(Preset::Tiny).unwrap().write(&folder.path().join("model"), 1, |_| {}).unwrap();
+    let pictures =
+        CreateOptions { kind: Kind::Shapes, rows: 64, width: 336, height: 336, seed: 1, workers: 2 };
+    create(&folder.path().join("rows"), &pictures, &()).unwrap();
+    let config = config(folder.path());
+    let base = folder.path().join("model");
+    let (model, source) = Source::find(&config.base_model).unwrap();
+    let load = longest_batch(&config, &open_data(&config, &base, &()).unwrap());
+    let planned = plan(&config, &model, source, &load, room()).unwrap();
+    assert!(
+        planned.total() > 4 * planned.process,
+        "the parts that are known must outweigh the one that is measured"
+    );
+    assert_eq!(train(&config).unwrap(), Ended::Done);
+    let ratio = planned.total() as f64 / peak();
+    assert!(
+        (0.95..1.05).contains(&ratio),
+        "planned {} bytes, took {}: {:?}",
+        planned.total(),
+        peak(),
+        planned
+    );
+}

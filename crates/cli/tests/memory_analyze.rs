@@ -129,3 +129,29 @@ fn pictures_and_pages_stand_on_their_own() {
     assert_eq!(runs.as_array().map(Vec::len), Some(3));
     assert_eq!(runs[2]["name"], "</script><b>", "a name is no markup");
 }
+
+#[test]
+fn several_runs_share_a_picture_if_they_count_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let picture = folder.path().join("both.svg");
+    let picture = picture.to_str().expect("a path");
+    let facts = ["--dataset-size", "663", "--samples-per-step", "8"];
+    let flat = trace(folder.path(), "flat <run>", |_| 1_000_000_000);
+    let flat = flat.to_str().expect("a path");
+    let more = ["report", &founding(2), flat, "--svg", picture, "--title", "Two runs"];
+    let output = garden(&[&more[..], &facts].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let svg = fs::read_to_string(picture).expect("a picture");
+    assert_eq!(svg.matches("<polyline").count(), 2);
+    for text in ["Two runs", "epoch ends at step 83", ": fill", "flat &lt;run&gt;: steady", ">1.00 GB<"] {
+        assert!(svg.contains(text), "{text} is missing in {svg}");
+    }
+
+    let seconds = folder.path().join("seconds.dat");
+    let lines: String = (0..200).map(|i| format!("MEM 100.0 {}.0\n", 1_700_000_000 + i)).collect();
+    fs::write(&seconds, lines).expect("a written file");
+    let mixed = garden(&["report", flat, seconds.to_str().expect("a path"), "--svg", picture]);
+    let said = String::from_utf8_lossy(&mixed.stderr);
+    assert_eq!(mixed.status.code(), Some(2), "{said}");
+    assert!(said.contains("count steps"), "{said}");
+}

@@ -69,13 +69,17 @@ pub struct Options {
     /// Write the readings to this file as they come; `memory analyze` and `memory report` read it.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// What the run is called in reports; its command if not given.
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
     #[command(flatten)]
     pub known: Known,
 }
 
 impl Options {
     /// Opens the trace before anything is watched, so that a wrong path is known at once.
-    pub fn trace(&self, name: &str) -> Result<Option<TraceWriter>> {
+    pub fn trace(&self, command: &str) -> Result<Option<TraceWriter>> {
+        let name = self.name.as_deref().unwrap_or(command);
         let create = |path: &PathBuf| {
             TraceWriter::create(path, &TraceHeader::new(name, self.known.facts()))
                 .context("the trace cannot be written")

@@ -1,13 +1,14 @@
 //! `model-garden memory report`.
 
 use super::{analyze::save, options::Known};
-use anyhow::Result;
-use garden_memory::report::{Run, html};
+use anyhow::{Context, Result};
+use garden_memory::report::{Run, html, svg};
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\
 Examples:
   model-garden memory report before.jsonl after.jsonl --html compare.html
+  model-garden memory report before.jsonl after.jsonl --svg compare.svg --title 'Before and after'
   model-garden memory report run1.log run2.log --dataset-size 663 --samples-per-step 8 --html runs.html";
 
 /// Flags of `memory report`.
@@ -17,21 +18,36 @@ pub struct Args {
     /// Traces and logs, as `memory analyze` reads them.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Where the page goes.
+    /// Where a page with charts, evidence and advice goes.
+    #[arg(long, value_name = "FILE", required_unless_present = "svg")]
+    html: Option<PathBuf>,
+    /// Where a picture of the curves over one another goes.
     #[arg(long, value_name = "FILE")]
-    html: PathBuf,
+    svg: Option<PathBuf>,
+    /// What stands above the picture.
+    #[arg(long, value_name = "TEXT", default_value = "Memory", requires = "svg")]
+    title: String,
     #[command(flatten)]
     known: Known,
 }
 
-/// Writes the page and says what is on it.
+/// Writes page and picture, and says what is on them.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let told = args.known.facts();
     let runs: Vec<Run> = args.traces.iter().map(|path| Run::read(path, &told)).collect::<Result<_, _>>()?;
-    save(&args.html, &html::html(&runs))?;
+    if let Some(path) = &args.html {
+        save(path, &html::html(&runs))?;
+    }
+    if let Some(path) = &args.svg {
+        let picture = svg::overlay(&args.title, &runs)
+            .context("the runs cannot share a picture: all of them must count steps, or none")?;
+        save(path, &picture)?;
+    }
     for run in &runs {
         println!("{}: {}", run.name, run.assessment.verdict.name());
     }
-    println!("written to {}", args.html.display());
+    for path in args.html.iter().chain(&args.svg) {
+        println!("written to {}", path.display());
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,9 @@ use std::{collections::HashMap, fmt};
 /// Programs that train; interpreters carry a version (`python3.11`).
 const TRAINERS: [&str; 5] = ["python", "torchrun", "accelerate", "deepspeed", "model-garden"];
 
+/// Commands of our own that train; its others watch.
+const OWN_TRAINERS: [&str; 3] = ["train-vision", "demo", "serve"];
+
 /// A process tree that could be a training run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -98,7 +101,7 @@ fn looks_like_training(name: &str, words: &[String]) -> bool {
     };
     // Our own watchers are not what is to be watched.
     let is_watcher = words.first().is_some_and(|word| base(word) == "model-garden")
-        && words.get(1).is_some_and(|word| word != "train" && word != "serve");
+        && words.get(1).is_some_and(|word| !OWN_TRAINERS.contains(&word.as_str()));
     !is_watcher && (is_trainer(name) || words.iter().take(2).any(|word| is_trainer(word)))
 }
 
@@ -189,7 +192,10 @@ mod tests {
     fn our_watchers_are_not_training() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert!(!looks_like_training("model-garden", &words("model-garden memory run -- python t.py")));
-        assert!(looks_like_training("model-garden", &words("/usr/bin/model-garden train job.toml")));
+        assert!(looks_like_training(
+            "model-garden",
+            &words("/usr/bin/model-garden train-vision --config job.toml")
+        ));
         assert!(looks_like_training("python3", &words("python3 -m train")));
     }
 }

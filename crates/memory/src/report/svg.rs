@@ -1,4 +1,4 @@
-//! A picture of a run: the curve, its marks and the verdict, as a small SVG that needs nothing else.
+//! A picture of a run, or of several over one another: curves, marks and verdicts, as a small SVG that needs nothing else.
 //!
 //! Colours follow the viewer's light or dark preference.
 
@@ -22,7 +22,13 @@ svg{font-family:system-ui,sans-serif;font-size:12px;--ink:#1c2733;--soft:#64748b
 @media (prefers-color-scheme:dark){svg{--ink:#e5e9f0;--soft:#94a3b8;--rule:#2a3441;--page:#10151c;--curve:#2dd4bf;--band:#134e4a;--mark:#fbbf24;--bad:#f87171}}
 .page{fill:var(--page)}.ink{fill:var(--ink)}.soft{fill:var(--soft)}.title{font-size:16px;font-weight:600}
 .rule{stroke:var(--rule)}.curve{fill:none;stroke:var(--curve);stroke-width:2;stroke-linejoin:round}.band{fill:var(--band);opacity:.6}
+.curve.b,.swatch.b{stroke:var(--mark)}.curve.c,.swatch.c{stroke:var(--soft)}.swatch{stroke:var(--curve);stroke-width:4;stroke-linecap:round}
 .mark{stroke:var(--mark);stroke-dasharray:4 4}.bad{stroke:var(--bad);stroke-dasharray:6 3}.mark-ink{fill:var(--mark)}.bad-ink{fill:var(--bad)}";
+
+/// Classes of the curves that lie over one another, in their order; further curves take the last.
+const COLOURS: [&str; 3] = ["", " b", " c"];
+/// Height of a line of the legend.
+const LEGEND_LINE: f64 = 20.0;
 
 /// From values to the plane of the picture.
 struct Plane {
@@ -31,14 +37,15 @@ struct Plane {
 }
 
 impl Plane {
-    fn of(trail: &Trail<'_>, limit: Option<f64>) -> Self {
+    fn of(trails: &[Trail<'_>], limit: Option<f64>) -> Self {
+        let bins = || trails.iter().flat_map(|trail| trail.run);
         let bounds = |values: &mut dyn Iterator<Item = f64>| {
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(value), high.max(value))
             })
         };
-        let x = bounds(&mut trail.run.iter().flat_map(|bin| [bin.x.0, bin.x.1]));
-        let (_, high) = bounds(&mut trail.run.iter().map(|bin| bin.high));
+        let x = bounds(&mut bins().flat_map(|bin| [bin.x.0, bin.x.1]));
+        let (_, high) = bounds(&mut bins().map(|bin| bin.high));
         // Memory is an amount: the axis starts at nothing, so that a tenth looks like a tenth.
         let high = limit.filter(|limit| *limit < 2.0 * high).map_or(high, |limit| limit.max(high));
         Self { x, y: (0.0, high * 1.06) }
@@ -57,27 +64,55 @@ impl Plane {
 pub fn svg(run: &Run) -> String {
     let trail = run.analyst.trail();
     let limit = run.analyst.facts().limit.map(|limit| limit as f64);
-    let plane = Plane::of(&trail, limit);
+    let plane = Plane::of(&[trail], limit);
+    let assessment = &run.assessment;
+    let title = format!("{}: {}", run.name, assessment.verdict.name());
+    let mut out = page(&title, assessment.verdict.meaning());
+    if !trail.run.is_empty() {
+        grid(&mut out, &plane, trail.axis);
+        curve(&mut out, &plane, trail.run, COLOURS[0]);
+        marks(&mut out, &plane, run, &trail);
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// Draws several runs over one another; nothing where one counts steps and another seconds.
+pub fn overlay(title: &str, runs: &[Run]) -> Option<String> {
+    let trails: Vec<_> = runs.iter().map(|run| run.analyst.trail()).collect();
+    let axis = trails.first()?.axis;
+    if trails.iter().any(|trail| trail.axis != axis || trail.run.is_empty()) {
+        return None;
+    }
+    let plane = Plane::of(&trails, None);
+    let mut out = page(title, "memory of its own, whole process tree");
+    grid(&mut out, &plane, axis);
+    if let Some(end) = trails.iter().find_map(|trail| trail.epoch_end) {
+        epoch_mark(&mut out, &plane, end);
+    }
+    for (index, (run, trail)) in runs.iter().zip(&trails).enumerate() {
+        let colour = COLOURS[index.min(COLOURS.len() - 1)];
+        curve(&mut out, &plane, trail.run, colour);
+        let last = trail.run.last().map_or(0.0, |bin| bin.mean().owned);
+        label(&mut out, WIDTH - RIGHT - 4.0, plane.y(last) - 8.0, "ink", &bytes(last), "end");
+        let y = 26.0 + LEGEND_LINE * index as f64;
+        let x = WIDTH - RIGHT;
+        line(&mut out, (x - 22.0, y - 4.0), (x, y - 4.0), &format!("swatch{colour}"));
+        let text = format!("{}: {}", run.name, run.assessment.verdict.name());
+        label(&mut out, x - 32.0, y, "ink", &text, "end");
+    }
+    out.push_str("</svg>\n");
+    Some(out)
+}
+
+/// The beginning of a picture, with its title and what stands below it.
+fn page(title: &str, subtitle: &str) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>{STYLE}</style>\n\
          <rect class=\"page\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n"
     );
-    let assessment = &run.assessment;
-    label(
-        &mut out,
-        LEFT,
-        26.0,
-        "ink title",
-        &format!("{}: {}", run.name, assessment.verdict.name()),
-        "start",
-    );
-    label(&mut out, LEFT, 46.0, "soft", assessment.verdict.meaning(), "start");
-    if !trail.run.is_empty() {
-        grid(&mut out, &plane, trail.axis);
-        curve(&mut out, &plane, trail.run);
-        marks(&mut out, &plane, run, &trail);
-    }
-    out.push_str("</svg>\n");
+    label(&mut out, LEFT, 26.0, "ink title", title, "start");
+    label(&mut out, LEFT, 46.0, "soft", subtitle, "start");
     out
 }
 
@@ -95,7 +130,7 @@ fn grid(out: &mut String, plane: &Plane, axis: Axis) {
     label(out, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, "soft", name, "middle");
 }
 
-fn curve(out: &mut String, plane: &Plane, bins: &[Bin]) {
+fn curve(out: &mut String, plane: &Plane, bins: &[Bin], colour: &str) {
     let points = |values: &mut dyn Iterator<Item = (f64, f64)>| {
         values.map(|(x, y)| format!("{:.1},{:.1}", plane.x(x), plane.y(y))).collect::<Vec<_>>().join(" ")
     };
@@ -103,20 +138,12 @@ fn curve(out: &mut String, plane: &Plane, bins: &[Bin]) {
     let lower = bins.iter().rev().map(|bin| (bin.mid_x(), bin.low));
     let _ = writeln!(out, "<polygon class=\"band\" points=\"{}\"/>", points(&mut upper.chain(lower)));
     let mean = points(&mut bins.iter().map(|bin| (bin.mid_x(), bin.mean().owned)));
-    let _ = writeln!(out, "<polyline class=\"curve\" points=\"{mean}\"/>");
+    let _ = writeln!(out, "<polyline class=\"curve{colour}\" points=\"{mean}\"/>");
 }
 
 fn marks(out: &mut String, plane: &Plane, run: &Run, trail: &Trail<'_>) {
-    if let Some(end) = trail.epoch_end.filter(|end| (plane.x.0..=plane.x.1).contains(end)) {
-        line(out, (plane.x(end), TOP), (plane.x(end), HEIGHT - BOTTOM), "mark");
-        label(
-            out,
-            plane.x(end) + 6.0,
-            TOP + 10.0,
-            "mark-ink",
-            &format!("epoch ends at step {end:.0}"),
-            "start",
-        );
+    if let Some(end) = trail.epoch_end {
+        epoch_mark(out, plane, end);
     }
     if let Some(plateau) = &run.assessment.plateau {
         let y = plane.y(plateau.bytes as f64);
@@ -128,6 +155,15 @@ fn marks(out: &mut String, plane: &Plane, run: &Run, trail: &Trail<'_>) {
     if let Some(limit) = limit.filter(|limit| *limit <= plane.y.1) {
         line(out, (LEFT, plane.y(limit)), (WIDTH - RIGHT, plane.y(limit)), "bad");
         label(out, LEFT + 6.0, plane.y(limit) - 5.0, "bad-ink", &format!("limit {}", bytes(limit)), "start");
+    }
+}
+
+/// Where the first epoch ends, if that is in the picture.
+fn epoch_mark(out: &mut String, plane: &Plane, end: f64) {
+    if (plane.x.0..=plane.x.1).contains(&end) {
+        let x = plane.x(end);
+        line(out, (x, TOP), (x, HEIGHT - BOTTOM), "mark");
+        label(out, x + 6.0, TOP + 10.0, "mark-ink", &format!("epoch ends at step {end:.0}"), "start");
     }
 }
 

@@ -140,6 +140,7 @@ pub fn merge(
         }
         write_config(base, &partial, merged_as)?;
         copy_companions(base, &partial)?;
+        fs::File::open(&partial).and_then(|folder| folder.sync_all()).map_err(MergeError::io(&partial))?;
         fs::rename(&partial, output).map_err(MergeError::io(output))?;
         Ok(merged)
     })();
@@ -237,7 +238,8 @@ fn quantization_config() -> Value {
         "bnb_4bit_quant_storage": "uint8",
         "llm_int8_enable_fp32_cpu_offload": false,
         "llm_int8_has_fp16_weight": false,
-        "llm_int8_skip_modules": ["lm_head", "merger"],
+        // Readers match these from the start of a module's path, or anywhere in it, as old as they are.
+        "llm_int8_skip_modules": ["lm_head", "merger", "visual.merger", "model.visual.merger"],
         "llm_int8_threshold": 6.0,
     })
 }
@@ -253,7 +255,8 @@ pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError>
     for name in COMPANIONS {
         let (from, to) = (base.join(name), dir.join(name));
         if from.is_file() {
-            fs::copy(&from, &to).map_err(MergeError::io(&to))?;
+            let copied = fs::copy(&from, &to).and_then(|_| fs::File::open(&to)?.sync_all());
+            copied.map_err(MergeError::io(&to))?;
         }
     }
     Ok(())

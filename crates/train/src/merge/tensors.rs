@@ -122,17 +122,16 @@ impl<'a> Merger<'a> {
     ) -> Result<u64, MergeError> {
         let Stripe { base, merged } = self.stripe(weight, pair, 0, weight.rows());
         // bitsandbytes quantises what it is given in 16 bits; the same roundings give the same codes.
-        let rounded =
-            |values: &[f32]| values.iter().map(|value| bf16::from_f32(*value).to_f32()).collect::<Vec<_>>();
-        let quantise = |values: &[f32]| {
-            Nf4::quantise(&rounded(values))
+        let quantise = |mut values: Vec<f32>| {
+            values.par_iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
+            Nf4::quantise(&values)
                 .map_err(|source| MergeError::Quantise { name: parameter.name.clone(), source })
         };
-        let codes = quantise(&merged)?;
+        let codes = quantise(merged)?;
         let changed = match pair {
             None => 0,
             Some(_) => {
-                let before = quantise(&base)?;
+                let before = quantise(base)?;
                 before.packed().iter().zip(codes.packed()).filter(|(before, after)| before != after).count()
                     as u64
             }

@@ -1,0 +1,192 @@
+//! Every `model-garden` command that README and docs show is run, in a folder where small things stand for what they name.
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+use support::{Finished, model_garden};
+
+/// Documents, in the order in which a reader would follow them: what one makes, a later one uses.
+const DOCUMENTS: [&str; 7] = [
+    "docs/memory.md",
+    "docs/memory-watch.md",
+    "docs/memory-socket.md",
+    "docs/memory-verdict.md",
+    "docs/training.md",
+    "docs/troubleshooting.md",
+    "README.md",
+];
+
+/// Commands that are too large for a test, and why; what each does is tested elsewhere on a small scale.
+const TOO_LARGE: [(&str, &str); 2] = [
+    ("model-garden demo", "90 seconds of training; crates/train tests a short one"),
+    ("--preset 3b", "7.5 GB of weights; the same code writes --preset tiny"),
+];
+
+/// What a command becomes so that it ends by itself.
+const SUBSTITUTES: [(&str, &str); 4] = [
+    ("cargo run --release -- ", "model-garden "),
+    ("--pid 177381", "--duration 1s --pid $TRAINING"),
+    ("--find-training", "--duration 1s --find-training"),
+    ("python3 examples/", "python3 $EXAMPLES/"),
+];
+
+/// Stands for anybody's training script.
+const SCRIPT: &str = "\
+import sys, time
+for step in range(1, 31):
+    print(f'Step {step}: loss 1.0', flush=True)
+    time.sleep(0.02 if 'forever' not in sys.argv else 60)
+";
+
+/// A folder with everything that the documents' commands name.
+struct Stage {
+    folder: tempfile::TempDir,
+    training: Child,
+}
+
+impl Stage {
+    fn set() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["train.py", "a.py", "b.py"] {
+            fs::write(path(name), SCRIPT).expect("a script");
+        }
+        make(
+            &["dataset", "create", "--kind", "shapes", "--rows", "24", "--size", "56x56", "--output"],
+            &path("made"),
+        );
+        fs::rename(path("made/train.jsonl"), path("rows.jsonl")).expect("rows");
+        fs::rename(path("made/images"), path("images")).expect("pictures");
+        make(&["init", "--preset", "tiny", "--output"], &path("models/qwen"));
+        let logs = root().join("crates/memory/tests/data");
+        fs::copy(logs.join("founding-run2.log"), path("run.log")).expect("a log");
+        for name in ["a.jsonl", "b.jsonl"] {
+            fs::copy(path("run.log"), path(name)).expect("a trace");
+        }
+        // Documents say python; some machines only have python3.
+        fs::create_dir(path("bin")).expect("a folder");
+        fs::write(path("bin/python"), "#!/bin/sh\nexec python3 \"$@\"\n").expect("a script");
+        fs::set_permissions(path("bin/python"), fs::Permissions::from_mode(0o755)).expect("permissions");
+        symlink(env!("CARGO_BIN_EXE_model-garden"), path("bin/model-garden")).expect("a link");
+        let training = Command::new("python3")
+            .arg(path("train.py"))
+            .arg("forever")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("python3 runs");
+        Self { folder, training }
+    }
+
+    fn run(&self, command: &str) -> Finished {
+        let path = format!(
+            "{}:{}",
+            self.folder.path().join("bin").display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        Finished::of(
+            Command::new("sh")
+                .args(["-c", command])
+                .current_dir(self.folder.path())
+                .env("PATH", path)
+                .env("TRAINING", self.training.id().to_string())
+                .env("EXAMPLES", root().join("examples"))
+                .stdin(Stdio::null()),
+        )
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.training.kill();
+        let _ = self.training.wait();
+    }
+}
+
+fn make(arguments: &[&str], output: &Path) {
+    let done = Finished::of(model_garden().args(arguments).arg(output));
+    assert_eq!(done.code, Some(0), "{arguments:?}: {}", done.errors);
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Commands in the code blocks of a document: lines that begin with the program's name, each with its continuation.
+fn commands(text: &str) -> Vec<String> {
+    let joined = text.replace("\\\n", " ");
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for line in joined.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        }
+        let command = line.trim();
+        let is_code = fenced || line.starts_with("    ");
+        if is_code && (command.starts_with("model-garden ") || command.starts_with("cargo run --release -- "))
+        {
+            found.push(command.to_owned());
+        }
+    }
+    found
+}
+
+/// A file that a document shows under its name, in a comment at the top of its block: `# run.toml`.
+fn shown_file(text: &str, name: &str) -> Option<String> {
+    let start = text.find(&format!("    # {name}\n"))?;
+    let lines = text[start..].lines().take_while(|line| line.starts_with("    "));
+    Some(lines.map(|line| format!("{}\n", line.trim())).collect())
+}
+
+#[test]
+fn every_command_in_the_documents_works() {
+    let stage = Stage::set();
+    let (mut seen, mut excused) = (BTreeSet::new(), BTreeSet::new());
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root().join(document)).expect(document);
+        if let Some(file) = shown_file(&text, "run.toml") {
+            fs::write(stage.folder.path().join("run.toml"), file).expect("a file");
+        }
+        for shown in commands(&text) {
+            if let Some((large, _)) = TOO_LARGE.iter().find(|(large, _)| shown.contains(large)) {
+                excused.insert(large);
+            } else if seen.insert(shown.clone()) {
+                let command = SUBSTITUTES.iter().fold(shown, |text, (from, to)| text.replace(from, to));
+                let done = stage.run(&command);
+                // An analysis answers with its exit code; only 2 says that the command itself was no use.
+                let fine =
+                    if command.contains(" analyze ") { done.code != Some(2) } else { done.code == Some(0) };
+                assert!(fine, "{document}: `{command}` ended with {:?}:\n{}", done.code, done.errors);
+            }
+        }
+    }
+    assert!(seen.len() >= 12, "commands are found: {seen:?}");
+    for (large, why) in TOO_LARGE {
+        assert!(excused.contains(&large), "no document shows `{large}` ({why}): take it off the list");
+    }
+}
+
+#[test]
+fn all_documents_are_looked_at() {
+    let with_commands = fs::read_dir(root().join("docs"))
+        .expect("docs")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .filter(|path| !commands(&fs::read_to_string(path).expect("a document")).is_empty());
+    for path in with_commands {
+        let name = format!("docs/{}", path.file_name().expect("a name").to_string_lossy());
+        assert!(DOCUMENTS.contains(&name.as_str()), "{name} shows commands that nothing runs");
+    }
+}
+
+#[test]
+fn commands_are_found_in_code_and_only_there() {
+    let text = "Run model-garden demo.\n\n    model-garden a --b \\\n      c   # why\n    x model-garden\n\n```\nmodel-garden d\n```\n";
+    assert_eq!(commands(text), ["model-garden a --b        c   # why", "model-garden d"]);
+    assert_eq!(shown_file("    # run.toml\n    a = 1\n\nrest", "run.toml").unwrap(), "# run.toml\na = 1\n");
+}

@@ -55,8 +55,10 @@ def watched(options, name, stem, command):
     subprocess.run(["rm", "-rf", output])
     facts = ["--dataset-size", options.rows, "--samples-per-step", BATCH * ACCUMULATION]
     watch = [GARDEN, "memory", "run", "--interval", "250ms", "--name", name, "--out", trace, *facts, "--", *command, output]
+    # The products of a tiny model are too small to share: torch's threads would only wait for one another.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with open(options.work / f"{stem}.log", "w") as log:
-        done = subprocess.run(list(map(str, watch)), stdout=log, stderr=subprocess.STDOUT)
+        done = subprocess.run(list(map(str, watch)), stdout=log, stderr=subprocess.STDOUT, env=environment)
     if done.returncode:
         sys.exit(f"{name} ended with {done.returncode}: see {log.name}")
     return trace
@@ -70,7 +72,7 @@ def figures(trace):
     """Growth and variation from the third step on, as the trace has them."""
     with open(trace) as lines:
         samples = [json.loads(line) for line in lines]
-    run = [owned(sample) for sample in samples if sample.get("step", 0) > 2]
+    run = [owned(sample) for sample in samples if (sample.get("step") or 0) > 2]
     tenth = max(1, len(run) // 10)
     growth = statistics.median(run[-tenth:]) - statistics.median(run[:tenth])
     return {"peak": max(run), "growth": growth, "variation": max(run) - min(run)}

@@ -1,34 +1,48 @@
-//! `model-garden memory isolate`.
+//! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
 
-use super::options::parse_duration;
+use super::{components, options::parse_duration};
 use crate::{exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{ByteSize, RunFacts, Verdict, supervise};
+use garden_memory::{
+    ByteSize, RunFacts, Verdict,
+    supervise::{self, Passage},
+};
 use garden_train::isolate::{Difference, Measured, Signals, Trial, compare, measure};
-use std::{process::ExitCode, sync::mpsc::channel, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
 
 const EXAMPLES: &str = "\
 Examples:
   model-garden memory isolate --cmd 'python train.py' --cmd 'python train.py --lazy-images'
   model-garden memory isolate --rounds 5 --format json --cmd './a' --cmd './b'
+  model-garden memory isolate --dataset rows.jsonl --base-model models/qwen
 
 Each command runs in turn, under watch, as often as --rounds says. Which of the two keeps more memory is told with the
-confidence that it is not chance.
-Exit code: 0 if no run leaks, 1 if one does.";
+confidence that it is not chance. With --dataset each part of training (rows, decode, process, collate, forward, step) works alone
+through the same rows, in a process of its own, and once more keeping all that it makes: what a leak in that part would look like.
+Exit code: 0 if no run leaks, 1 if one does; runs that keep things on purpose do not count.";
 
 /// Flags of `memory isolate`.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A command to measure, as a shell would run it; give it twice to compare two.
-    #[arg(long, value_name = "CMD", required = true)]
+    #[arg(long, value_name = "CMD", required_unless_present = "dataset")]
     cmd: Vec<String>,
-    /// How often each command runs.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Time between two readings.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
-    interval: Duration,
+    /// Rows that the parts of training work on, instead of commands.
+    #[arg(long, value_name = "PATH|HUB_ID", conflicts_with = "cmd")]
+    dataset: Option<String>,
+    /// The model for these parts; a tiny one is made if not given.
+    #[arg(long, value_name = "DIR", requires = "dataset")]
+    base_model: Option<PathBuf>,
+    /// How many rows of the dataset a part works through in each round.
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "dataset", value_parser = clap::value_parser!(u64).range(2..))]
+    rows: u64,
+    /// How often each command runs (3), or a part works through its rows (8).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Time between two readings: 100ms for commands, 20ms for parts.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    interval: Option<Duration>,
     /// Rows in the dataset of the commands.
     #[arg(long, value_name = "N")]
     dataset_size: Option<u64>,
@@ -42,6 +56,16 @@ pub struct Args {
 
 /// Measures and compares.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(dataset) = &args.dataset {
+        return components::run(&components::Isolation {
+            dataset,
+            base_model: args.base_model.as_deref(),
+            rows: args.rows,
+            rounds: args.rounds.unwrap_or(8).into(),
+            interval: args.interval.unwrap_or(Duration::from_millis(20)),
+            format: args.format,
+        });
+    }
     let facts = RunFacts {
         dataset_size: args.dataset_size,
         samples_per_step: args.samples_per_step,
@@ -75,12 +99,13 @@ fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
     supervise::listen(sender.clone()).context("cannot listen for signals")?;
     let signals = Signals { wakes: &wakes, sender: &sender };
     let mut runs = vec![Vec::new(); trials.len()];
-    for round in 1..=args.rounds {
+    let (rounds, interval) = (args.rounds.unwrap_or(3), args.interval.unwrap_or(Duration::from_millis(100)));
+    for round in 1..=rounds {
         for (trial, runs) in trials.iter().zip(&mut runs) {
             if args.format == Format::Text {
-                eprintln!("round {round} of {}: {}", args.rounds, trial.name);
+                eprintln!("round {round} of {rounds}: {}", trial.name);
             }
-            let measured = measure(trial, args.interval, &signals)?;
+            let measured = measure(trial, interval, Passage::Swallowed, &signals)?;
             if measured.exit_code != 0 {
                 bail!("`{}` ended with exit code {}", trial.name, measured.exit_code);
             }
@@ -119,7 +144,7 @@ fn show(runs: &[Vec<Measured>], difference: Option<Difference>) {
     }
 }
 
-fn signed(bytes: f64) -> String {
+pub(super) fn signed(bytes: f64) -> String {
     let sign = if bytes < 0.0 { "-" } else { "+" };
     format!("{sign}{}", ByteSize(bytes.abs() as u64))
 }

@@ -1,6 +1,7 @@
 //! `model-garden memory ...`: one module per command.
 
 mod analyze;
+mod components;
 mod isolate;
 mod live;
 mod options;
@@ -20,7 +21,7 @@ pub enum Command {
     Watch(Box<watch::Args>),
     /// Start a command under watch, and stop it before it reaches a limit.
     Run(Box<run::Args>),
-    /// Find out which command keeps memory: each runs alone, with a verdict of its own.
+    /// Find out what keeps memory: commands, or the parts of training, each alone and with a verdict of its own.
     Isolate(isolate::Args),
     /// Judge a trace or a log: leak, fill, warm-up, steady, or not to be told yet.
     Analyze(Box<analyze::Args>),
@@ -31,6 +32,9 @@ pub enum Command {
     /// The process that keeps a command's tree together.
     #[command(name = "__guard", hide = true)]
     Guard(run::GuardArgs),
+    /// One part of training, for `isolate`.
+    #[command(name = "__component", hide = true)]
+    Component(components::ComponentArgs),
     /// The process that becomes the command.
     #[command(name = "__launch", hide = true)]
     Launch(run::LaunchArgs),
@@ -46,6 +50,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Guard(args) => run::guard(args),
+        Command::Component(args) => components::component(&args),
         Command::Launch(args) => run::launch(&args),
     }
 }

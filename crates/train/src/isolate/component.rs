@@ -1,21 +1,36 @@
 //! One part of our own pipeline, over and over, as a program of its own.
 //!
-//! In come a dataset, a model and the name of a part; the part works through all rows as often as asked, telling each step, and gives back what it
-//! made. With `retain` it keeps everything instead: what a leak in just this part looks like.
+//! In come a dataset, a model and the name of a part; the part works through the same few rows as often as asked, telling each step, and gives back
+//! what it made. With `retain` it keeps everything instead: what a leak in just this part looks like.
 
 use crate::{
     config::{RunConfig, TrainOptions},
-    run::{RunData, RunError, VisionModel, longest_batch, open_data},
+    optimizer::Optimizer,
+    run::{RunError, VisionModel, longest_batch, open_data},
     supervisor_link::SupervisorLink,
-    trainer::{BatchSource, Position, TrainableModel},
+    trainer::{BatchSource, BoxError, Position, TrainableModel},
 };
 use garden_data::{
-    Dataset, DatasetOptions, RowReader,
+    Batch, Dataset, DatasetOptions, RowReader,
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
 use garden_memory::RunFacts;
-use std::{any::Any, path::Path, sync::Arc};
+use garden_model::compute::Shapes;
+use std::{
+    any::Any,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Steps are not shorter than this: a reading every few steps needs steps that can be told apart.
+const SHORTEST_STEP: Duration = Duration::from_millis(20);
+/// Kept with what a step made, so that a leak of small things shows within seconds, too.
+const BALLAST: usize = 1 << 20;
+/// A run that keeps things ends here: enough to be judged, not enough to harm.
+const MOST_KEPT: usize = 2_000_000_000;
 
 /// A part of the pipeline, each including what comes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +46,7 @@ pub enum Component {
     Collate,
     /// Computes the loss of each batch.
     Forward,
-    /// Computes gradients too.
+    /// Computes gradients and moves the adapter, too.
     Step,
 }
 
@@ -60,7 +75,9 @@ pub struct Work<'a> {
     pub dataset: &'a str,
     /// A model's folder.
     pub base_model: &'a Path,
-    /// Passes over the rows.
+    /// How many rows of the dataset it works through.
+    pub rows: u64,
+    /// How often it does so.
     pub rounds: u64,
     /// Rows of a batch, for the parts that make batches.
     pub batch_size: u64,
@@ -68,12 +85,15 @@ pub struct Work<'a> {
     pub retain: bool,
 }
 
-/// Tells steps, and keeps things if asked to.
+/// Tells steps at an even pace, and keeps things if asked to.
 struct Bench {
     link: SupervisorLink,
     steps: u64,
     steps_per_round: u64,
+    step_began: Instant,
+    warm: bool,
     kept: Option<Vec<Box<dyn Any>>>,
+    kept_bytes: usize,
 }
 
 impl Bench {
@@ -84,17 +104,35 @@ impl Bench {
             samples_per_step: Some(per_step),
             ..RunFacts::default()
         });
-        let steps_per_round = rows.div_ceil(per_step.max(1)).max(1);
-        Self { link, steps: 0, steps_per_round, kept: retain.then(Vec::new) }
+        Self {
+            link,
+            steps: 0,
+            steps_per_round: rows.div_ceil(per_step.max(1)).max(1),
+            step_began: Instant::now(),
+            warm: false,
+            kept: retain.then(Vec::new),
+            kept_bytes: 0,
+        }
     }
 
-    /// A step is done, and this is what it made.
-    fn done<T: Any + Clone>(&mut self, made: &T) {
+    /// A step is done, and this is what it made, of about so many bytes. The first one is not told: what a part needs to work at all is no growth.
+    fn done<T: Any + Clone>(&mut self, made: &T, bytes: usize) {
+        if !std::mem::replace(&mut self.warm, true) {
+            return;
+        }
         if let Some(kept) = &mut self.kept {
-            kept.push(Box::new(made.clone()));
+            kept.push(Box::new((made.clone(), vec![1u8; BALLAST])));
+            self.kept_bytes += bytes + BALLAST;
         }
         self.steps += 1;
         self.link.tell_step(self.steps, self.steps as f64 / self.steps_per_round as f64);
+        thread::sleep(SHORTEST_STEP.saturating_sub(self.step_began.elapsed()));
+        self.step_began = Instant::now();
+    }
+
+    /// Whether no more may be kept.
+    fn is_full(&self) -> bool {
+        self.kept_bytes >= MOST_KEPT
     }
 }
 
@@ -112,60 +150,68 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let processor = Processor::from_dir(work.base_model, PixelLimits::default(), limits)?;
     let mut reader = RowReader::new(dataset.clone());
     let (mut decoder, mut workspace, mut patches) = (Decoder::default(), Workspace::default(), Vec::new());
-    let mut bench = Bench::new(dataset.rows(), 1, work.retain);
-    for _ in 0..work.rounds {
-        for number in 0..dataset.rows() {
-            let row = reader.read(number)?;
-            if component == Component::Rows {
-                bench.done(&row.conversation);
-                continue;
-            }
-            patches.clear();
-            let mut pixels = Vec::new();
-            for image in row.conversation.images() {
-                let bytes = reader.image_bytes(number, image)?;
-                let failed = |error: garden_data::image::ImageError| {
-                    RunError::Other(format!("{}: {error}", row.id).into())
-                };
-                if component == Component::Decode {
-                    let decoded = decoder.decode(&bytes, limits).map_err(failed)?;
-                    if work.retain {
-                        pixels.push(decoded.clone());
-                    }
-                } else {
+    let rows = work.rows.min(dataset.rows());
+    let mut bench = Bench::new(rows, 1, work.retain);
+    for number in (0..work.rounds).flat_map(|_| 0..rows) {
+        let row = reader.read(number)?;
+        patches.clear();
+        let mut pixels = Vec::new();
+        let mut read = 0;
+        for image in row.conversation.images() {
+            let bytes = reader.image_bytes(number, image)?;
+            read += bytes.len();
+            let failed = |error: garden_data::image::ImageError| {
+                RunError::Other(format!("{}: {error}", row.id).into())
+            };
+            match component {
+                Component::Decode => pixels.push(decoder.decode(&bytes, limits).map_err(failed)?.clone()),
+                Component::Process => {
                     processor.append_patches(&bytes, &mut workspace, &mut patches).map_err(failed)?;
                 }
+                _ => {}
             }
-            if component == Component::Decode { bench.done(&pixels) } else { bench.done(&patches) }
+        }
+        match component {
+            Component::Decode => {
+                let bytes = pixels.iter().map(|image| 3 * image.width as usize * image.height as usize).sum();
+                bench.done(&pixels, bytes);
+            }
+            Component::Process => bench.done(&patches, patches.len()),
+            _ => bench.done(&row.conversation, read),
+        }
+        if bench.is_full() {
+            break;
         }
     }
     Ok(())
 }
 
 fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError> {
-    let config = config(work).map_err(|error| RunError::Other(error.into()))?;
+    let whole = Dataset::open(work.dataset, &DatasetOptions::default(), &())?.rows();
+    let part = (work.rows < whole).then_some(work.rows);
+    let config = config(work, part).map_err(|error| RunError::Other(error.into()))?;
     let mut data = open_data(&config, work.base_model, &())?;
-    let load = longest_batch(&config, &data);
-    let mut model = match component {
+    let shapes = longest_batch(&config, &data);
+    // Rows that are held out are a part of the dataset of just the size that was asked for.
+    let source = data.evaluation.as_mut().unwrap_or(&mut data.training);
+    let mut learner = match component {
         Component::Collate => None,
-        _ => Some(VisionModel::load(&config, work.base_model, &load, |_| {})?),
+        _ => Some(Learner::new(&config, work.base_model, shapes)?),
     };
-    let RunData { training, .. } = &mut data;
-    let mut bench = Bench::new(training.rows(), work.batch_size, work.retain);
+    let rows = source.rows();
+    let mut bench = Bench::new(rows, work.batch_size, work.retain);
     for epoch in 0..work.rounds {
-        training.seek(Position { epoch, row: 0 }).map_err(RunError::Other)?;
-        while let Some((batch, end)) = training.next().map_err(RunError::Other)? {
-            if let Some(model) = &mut model {
-                model.zero_gradients();
-                let done = match component {
-                    Component::Forward => model.evaluate(&batch),
-                    _ => model.forward_backward(&batch, 0),
-                };
-                done.map_err(RunError::Other)?;
+        source.seek(Position { epoch, row: 0 }).map_err(RunError::Other)?;
+        while let Some((batch, end)) = source.next().map_err(RunError::Other)? {
+            if let Some(learner) = &mut learner {
+                learner.work(component, &batch).map_err(RunError::Other)?;
             }
-            bench.done(&batch);
-            training.recycle(batch);
-            if end.row >= training.rows() {
+            bench.done(&batch, batch.patches.len() + 8 * batch.ids.len());
+            source.recycle(batch);
+            if bench.is_full() {
+                return Ok(());
+            }
+            if end.row >= rows {
                 break;
             }
         }
@@ -173,11 +219,46 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     Ok(())
 }
 
-fn config(work: &Work<'_>) -> Result<RunConfig, crate::config::ConfigError> {
+/// A model with its optimizer.
+struct Learner {
+    model: VisionModel,
+    optimizer: Optimizer,
+    rate: f64,
+}
+
+impl Learner {
+    fn new(config: &RunConfig, base_model: &Path, shapes: Shapes) -> Result<Self, RunError> {
+        let mut model = VisionModel::load(config, base_model, shapes, |_| {})?;
+        let mut lengths = Vec::new();
+        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
+        let settings = config.trainer();
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
+        Ok(Self { model, optimizer, rate: config.learning_rate })
+    }
+
+    fn work(&mut self, component: Component, batch: &Batch) -> Result<(), BoxError> {
+        if component == Component::Forward {
+            return self.model.evaluate(batch).map(drop);
+        }
+        self.model.zero_gradients();
+        let sums = self.model.forward_backward(batch, 0)?;
+        let scale = 1.0 / sums.label_tokens.max(1) as f32;
+        self.optimizer.begin_step();
+        let mut index = 0;
+        self.model.visit(&mut |tensor| {
+            self.optimizer.update(index, tensor.values, tensor.gradient, self.rate, scale, tensor.decays);
+            index += 1;
+        });
+        Ok(())
+    }
+}
+
+fn config(work: &Work<'_>, part: Option<u64>) -> Result<RunConfig, crate::config::ConfigError> {
     RunConfig::resolve(TrainOptions {
         base_model: Some(work.base_model.to_string_lossy().into_owned()),
         dataset: Some(work.dataset.to_owned()),
         output_dir: Some(std::env::temp_dir()),
+        eval_split: part.map(|rows| rows.to_string()),
         batch_size: Some(work.batch_size),
         lora_r: Some(4),
         ..TrainOptions::default()

@@ -1,6 +1,6 @@
 //! One command, run to its end under watch: how its memory moved.
 //!
-//! In comes a command; out come its verdict and how much it kept. Its output is swallowed, its steps are read from its output or from the
+//! In comes a command; out come its verdict and how much it kept. Its steps are read from its output or from the
 //! socket, and whatever it started is gone when this returns.
 
 use garden_memory::{
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// Growth is measured from here on: what a program needs to start is no growth.
+/// Growth is measured from here on where a program tells no steps: what it needs to start is no growth.
 const START_UP_SHARE: f64 = 0.2;
 /// Levels are medians of this share of the samples, so that one spike does not count.
 const LEVEL_SHARE: f64 = 0.1;
@@ -43,7 +43,7 @@ pub struct Measured {
     pub steps: u64,
     /// The highest level of memory of its own.
     pub peak_bytes: u64,
-    /// The level at the end less the level after the start.
+    /// The level at the end less the level after the start, which is the first step where there are steps.
     pub kept_bytes: i64,
     /// Seconds it took.
     pub seconds: f64,
@@ -59,8 +59,13 @@ pub struct Signals<'a> {
     pub sender: &'a Sender<Wake>,
 }
 
-/// Runs a command and looks every `interval`.
-pub fn measure(trial: &Trial, interval: Duration, signals: &Signals<'_>) -> Result<Measured, SuperviseError> {
+/// Runs a command and looks every `interval`; `passage` says where its output goes.
+pub fn measure(
+    trial: &Trial,
+    interval: Duration,
+    passage: Passage,
+    signals: &Signals<'_>,
+) -> Result<Measured, SuperviseError> {
     let orders = Orders {
         command: trial.command.clone(),
         interval,
@@ -77,7 +82,7 @@ pub fn measure(trial: &Trial, interval: Duration, signals: &Signals<'_>) -> Resu
     let surroundings = Surroundings {
         wakes: signals.wakes,
         sender: signals.sender,
-        passage: Passage::Swallowed,
+        passage,
         trace: None,
         observer: &mut notes,
     };
@@ -90,11 +95,16 @@ pub fn measure(trial: &Trial, interval: Duration, signals: &Signals<'_>) -> Resu
 struct Notes {
     last: Option<Reading>,
     levels: Vec<u64>,
+    before_first_step: Option<usize>,
 }
 
 impl Observer for Notes {
     fn reading(&mut self, reading: &Reading) {
-        self.levels.push(reading.snapshot.sample.owned());
+        let sample = &reading.snapshot.sample;
+        if sample.step.is_some_and(|step| step > 0) {
+            self.before_first_step.get_or_insert(self.levels.len());
+        }
+        self.levels.push(sample.owned());
         self.last = Some(reading.clone());
     }
 
@@ -113,7 +123,7 @@ impl Notes {
             assessment,
             steps: sample.and_then(|sample| sample.step).unwrap_or(0),
             peak_bytes: self.levels.iter().copied().max().unwrap_or(0),
-            kept_bytes: kept(&self.levels),
+            kept_bytes: kept(&self.levels, self.before_first_step),
             seconds: sample.map_or(0.0, |sample| sample.t),
             exit_code,
         }
@@ -121,9 +131,9 @@ impl Notes {
 }
 
 /// The level at the end less the level after the start.
-fn kept(levels: &[u64]) -> i64 {
-    let after_start = (levels.len() as f64 * START_UP_SHARE) as usize;
-    let width = ((levels.len() as f64 * LEVEL_SHARE) as usize).max(1);
+fn kept(levels: &[u64], before_first_step: Option<usize>) -> i64 {
+    let after_start = before_first_step.unwrap_or((levels.len() as f64 * START_UP_SHARE) as usize);
+    let width = (((levels.len() - after_start) as f64 * LEVEL_SHARE) as usize).max(1);
     let late = levels.len().saturating_sub(width);
     if late <= after_start {
         return 0;
@@ -144,12 +154,13 @@ mod tests {
     #[test]
     fn what_is_kept_is_measured_after_the_start_and_without_spikes() {
         let growing: Vec<u64> = (0..100).map(|i| if i < 20 { 10 * i } else { 1000 + i }).collect();
-        assert_eq!(kept(&growing), 70, "from about 1025 to about 1095");
+        assert_eq!(kept(&growing, None), 72, "from about 1024 to about 1096");
         let mut spiky = vec![1000; 100];
         spiky[95] = 90_000;
-        assert_eq!(kept(&spiky), 0);
-        assert_eq!(kept(&[]), 0);
-        assert_eq!(kept(&[5]), 0);
-        assert_eq!(kept(&[9; 3]), 0);
+        assert_eq!(kept(&spiky, None), 0);
+        assert_eq!(kept(&[], None), 0);
+        assert_eq!(kept(&[5], None), 0);
+        assert_eq!(kept(&[9; 3], None), 0);
+        assert_eq!(kept(&growing, Some(60)), 36, "from the first step on");
     }
 }

@@ -85,6 +85,7 @@ def main():
     parser.add_argument("--learning-rate", type=float, default=2e-4)
     parser.add_argument("--lora-r", type=int, default=16)
     parser.add_argument("--max-pixels", type=int)
+    parser.add_argument("--logging-steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=3407)
     parser.add_argument("--private-copies", action="store_true")
     options = parser.parse_args()
@@ -108,7 +109,7 @@ def main():
         learning_rate=options.learning_rate,
         weight_decay=0.01,
         lr_scheduler_type="linear",
-        logging_steps=10,
+        logging_steps=options.logging_steps,
         save_strategy="no",
         report_to="none",
         remove_unused_columns=False,

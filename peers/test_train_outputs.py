@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 import urllib.request
 
 import pytest
+
+BENCH = pathlib.Path(__file__).resolve().parent.parent / "bench"
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +23,12 @@ def tiny(garden, tmp_path_factory):
     return folder
 
 
-def train(garden, tiny, output, *more):
+def train(garden, tiny, output, *more, split=True):
+    """A short run; the lines of its metrics."""
     garden(
         "train-vision", "--base-model", tiny / "model", "--dataset", tiny / "data", "--output-dir", output,
         "--epochs", 2, "--batch-size", 2, "--gradient-accumulation-steps", 2, "--logging-steps", 2,
-        "--eval-split", 4, "--lora-r", 4, *more,
+        "--lora-r", 4, *(["--eval-split", 4] if split else []), *more,
     )  # fmt: skip
     with open(output / "metrics.jsonl") as lines:
         return [json.loads(line) for line in lines]
@@ -82,7 +86,9 @@ def test_mlflow_has_the_numbers(garden, tiny, tmp_path, mlflow_server, monkeypat
     assert run.data.params["learning_rate"] == "0.0002"
     history = client.get_metric_history(run.info.run_id, "loss")
     ours = [(entry["step"], entry["loss"]) for entry in metrics if "loss" in entry]
-    assert sorted((point.step, point.value) for point in history) == pytest.approx(ours)
+    theirs = sorted((point.step, point.value) for point in history)
+    assert [step for step, _ in theirs] == [step for step, _ in ours]
+    assert [value for _, value in theirs] == pytest.approx([value for _, value in ours])
 
 
 def test_transformers_reads_the_trainer_state(garden, tiny, tmp_path):
@@ -93,3 +99,55 @@ def test_transformers_reads_the_trainer_state(garden, tiny, tmp_path):
     assert state.global_step == state.max_steps == 10
     assert [entry["step"] for entry in state.log_history] == [entry["step"] for entry in metrics]
     assert state.best_metric == min(entry["eval_loss"] for entry in metrics if "eval_loss" in entry)
+
+
+def test_the_trainer_state_has_what_a_trainer_of_hugging_face_writes(garden, tiny, tmp_path):
+    train(garden, tiny, tmp_path / "ours", "--save-steps", 5)
+    hf = [sys.executable, BENCH / "hf_trainer.py", "--model", tiny / "model", "--dataset", tiny / "data" / "train.jsonl"]
+    subprocess.run([*map(str, hf), "--output", str(tmp_path / "theirs"), "--steps", "10", "--logging-steps", "2"], check=True)
+    ours, theirs = (json.loads((tmp_path / name / "trainer_state.json").read_text()) for name in ("ours", "theirs"))
+    assert theirs.keys() <= ours.keys()
+    assert {key: type(ours[key]) for key in theirs if theirs[key] is not None and ours[key] is not None} == {
+        key: type(theirs[key]) for key in theirs if theirs[key] is not None and ours[key] is not None
+    }
+    steps = lambda state: [entry for entry in state["log_history"] if "loss" in entry]
+    assert {"loss", "grad_norm", "learning_rate", "epoch", "step"} <= steps(theirs)[0].keys() & steps(ours)[0].keys()
+    assert [entry["step"] for entry in steps(ours)] == [entry["step"] for entry in steps(theirs)]
+    assert [entry["learning_rate"] for entry in steps(ours)] == pytest.approx([e["learning_rate"] for e in steps(theirs)])
+
+
+def test_peft_loads_the_adapter_and_finds_the_same_loss(garden, tiny, tmp_path):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+    sys.path.insert(0, str(BENCH))
+    from hf_trainer import Collator, read_rows
+
+    rows = tiny / "data" / "train.jsonl"
+    more = ["--eval-dataset", rows, "--learning-rate", 5e-3, "--lora-alpha", 32, "--use-rslora"]
+    metrics = train(garden, tiny, tmp_path / "out", *more, split=False)
+    evaluations = [entry for entry in metrics if "eval_loss" in entry]
+
+    base = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny / "model")
+    model = PeftModel.from_pretrained(base, tmp_path / "out").eval()
+    collate = Collator(AutoProcessor.from_pretrained(tmp_path / "out"))
+
+    def mean_loss():
+        losses, tokens, hits = 0.0, 0, 0
+        with torch.no_grad():
+            for row in read_rows(rows):
+                batch = collate([row])
+                labels = batch.pop("labels")[:, 1:].flatten()
+                logits = model(**batch).logits[:, :-1].flatten(0, 1)
+                losses += torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum").item()
+                tokens += (labels >= 0).sum().item()
+                hits += (logits.argmax(-1) == labels).sum().item()
+        return losses / tokens, hits / tokens
+
+    loss, accuracy = mean_loss()
+    assert evaluations[-1]["eval_loss"] == pytest.approx(loss, rel=1e-4)
+    assert evaluations[-1]["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-3)
+    # The adapter is what makes it so: without it the loss is another.
+    with model.disable_adapter():
+        assert mean_loss()[0] > 1.2 * loss

@@ -15,7 +15,7 @@ use garden_data::{
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
-use garden_memory::RunFacts;
+use garden_memory::{ByteSize, RunFacts};
 use garden_model::compute::Shapes;
 use std::{
     any::Any,
@@ -188,12 +188,12 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
 
 fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let whole = Dataset::open(work.dataset, &DatasetOptions::default(), &())?.rows();
-    let part = (work.rows < whole).then_some(work.rows);
-    let config = config(work, part).map_err(|error| RunError::Other(error.into()))?;
+    // What is held out is not worked on.
+    let held_out = whole.saturating_sub(work.rows);
+    let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
     let mut data = open_data(&config, work.base_model, &())?;
     let shapes = longest_batch(&config, &data);
-    // Rows that are held out are a part of the dataset of just the size that was asked for.
-    let source = data.evaluation.as_mut().unwrap_or(&mut data.training);
+    let source = &mut data.training;
     let mut learner = match component {
         Component::Collate => None,
         _ => Some(Learner::new(&config, work.base_model, shapes)?),
@@ -253,13 +253,15 @@ impl Learner {
     }
 }
 
-fn config(work: &Work<'_>, part: Option<u64>) -> Result<RunConfig, crate::config::ConfigError> {
+fn config(work: &Work<'_>, held_out: u64) -> Result<RunConfig, crate::config::ConfigError> {
     RunConfig::resolve(TrainOptions {
         base_model: Some(work.base_model.to_string_lossy().into_owned()),
         dataset: Some(work.dataset.to_owned()),
         output_dir: Some(std::env::temp_dir()),
-        eval_split: part.map(|rows| rows.to_string()),
+        eval_split: (held_out > 0).then(|| held_out.to_string()),
         batch_size: Some(work.batch_size),
+        // Batches that wait for a slow reader would look like growth until there are as many as may wait.
+        prefetch_bytes: Some(ByteSize(1_000_000)),
         lora_r: Some(4),
         ..TrainOptions::default()
     })

@@ -150,4 +150,4 @@ def test_peft_loads_the_adapter_and_finds_the_same_loss(garden, tiny, tmp_path):
     assert evaluations[-1]["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-3)
     # The adapter is what makes it so: without it the loss is another.
     with model.disable_adapter():
-        assert mean_loss()[0] > 1.2 * loss
+        assert mean_loss()[0] > 1.1 * loss

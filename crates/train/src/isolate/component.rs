@@ -6,6 +6,7 @@
 use crate::{
     config::{RunConfig, TrainOptions},
     optimizer::Optimizer,
+    plan::Load,
     run::{RunError, VisionModel, longest_batch, open_data},
     supervisor_link::SupervisorLink,
     trainer::{BatchSource, BoxError, Position, TrainableModel},
@@ -16,7 +17,6 @@ use garden_data::{
     processor::{PixelLimits, Processor, Workspace},
 };
 use garden_memory::{ByteSize, RunFacts};
-use garden_model::compute::Shapes;
 use std::{
     any::Any,
     path::Path,
@@ -192,11 +192,11 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
     let mut data = open_data(&config, work.base_model, &())?;
-    let shapes = longest_batch(&config, &data);
+    let load = longest_batch(&config, &data);
     let source = &mut data.training;
     let mut learner = match component {
         Component::Collate => None,
-        _ => Some(Learner::new(&config, work.base_model, shapes)?),
+        _ => Some(Learner::new(&config, work.base_model, &load)?),
     };
     let rows = source.rows();
     let mut bench = Bench::new(rows, work.batch_size, work.retain);
@@ -227,8 +227,8 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(config: &RunConfig, base_model: &Path, shapes: Shapes) -> Result<Self, RunError> {
-        let mut model = VisionModel::load(config, base_model, shapes, |_| {})?;
+    fn new(config: &RunConfig, base_model: &Path, load: &Load) -> Result<Self, RunError> {
+        let mut model = VisionModel::load(config, base_model, load, |_| {})?;
         let mut lengths = Vec::new();
         model.visit(&mut |tensor| lengths.push(tensor.values.len()));
         let settings = config.trainer();

@@ -1,4 +1,7 @@
-//! Giving freed memory back to the system.
+//! The heap: giving freed memory back to the system, and counting what is taken from it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Asks the C allocator to return what it keeps of freed memory; without effect where the allocator has no such call.
 pub fn trim_heap() {
@@ -7,6 +10,56 @@ pub fn trim_heap() {
     // at any time from any thread.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// The system's allocator with a note of what was asked of it: as `#[global_allocator]` of a test or a measurement.
+#[derive(Debug, Default)]
+pub struct CountingAllocator {
+    allocations: AtomicUsize,
+    largest: AtomicUsize,
+}
+
+impl CountingAllocator {
+    /// An allocator that has counted nothing yet.
+    pub const fn new() -> Self {
+        Self { allocations: AtomicUsize::new(0), largest: AtomicUsize::new(0) }
+    }
+
+    /// Allocations since the last call, and the bytes of the largest of them.
+    pub fn take(&self) -> (usize, usize) {
+        (self.allocations.swap(0, Ordering::Relaxed), self.largest.swap(0, Ordering::Relaxed))
+    }
+
+    fn count(&self, bytes: usize) {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is handed to the system's allocator with the arguments it came with; counting allocates nothing.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.count(layout.size());
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.count(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        self.count(bytes);
+        // SAFETY: as above; the block came from the system's allocator, because every block does.
+        unsafe { System.realloc(block, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
     }
 }
 

@@ -18,10 +18,17 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The widest set this machine has.
+    /// The widest set this machine has, or the narrower one that the variable `MODEL_GARDEN_ISA` (`avx2`, `portable`) names.
     pub fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(Self::detect)
+        *BEST.get_or_init(|| {
+            let asked = std::env::var("MODEL_GARDEN_ISA").unwrap_or_default();
+            match (Self::detect(), asked.as_str()) {
+                (_, "portable") => Self::Portable,
+                (Self::Avx512, "avx2") => Self::Avx2,
+                (detected, _) => detected,
+            }
+        })
     }
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -172,3 +179,40 @@ unsafe impl Lanes for Portable {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
+
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+mod tests {
+    use super::Isa;
+    use std::process::Command;
+
+    /// Every other test of this crate, in a process that may use no more than `isa`. A test binary runs on one set only, the
+    /// widest: this is how the kernels for older machines are executed too.
+    fn all_tests_with(isa: &str) {
+        let tests = std::env::current_exe().expect("the test's own binary");
+        let arguments = ["--skip", "with_older_instructions", "--skip", "freed_memory_goes_back"];
+        let done = Command::new(tests).args(arguments).env("MODEL_GARDEN_ISA", isa).output().expect("runs");
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "with {isa}:\n{said}");
+        assert!(said.contains("the_isa_is_the_one_that_was_asked_for ... ok"), "{said}");
+    }
+
+    #[test]
+    fn everything_holds_with_older_instructions_avx2() {
+        all_tests_with("avx2");
+    }
+
+    #[test]
+    fn everything_holds_with_older_instructions_portable() {
+        all_tests_with("portable");
+    }
+
+    #[test]
+    fn the_isa_is_the_one_that_was_asked_for() {
+        let expected = match std::env::var("MODEL_GARDEN_ISA").as_deref() {
+            Ok("portable") => Isa::Portable,
+            Ok("avx2") if Isa::detect() != Isa::Portable => Isa::Avx2,
+            _ => Isa::detect(),
+        };
+        assert_eq!(Isa::best(), expected);
+    }
+}

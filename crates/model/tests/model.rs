@@ -331,3 +331,68 @@ fn move_along(model: &mut Model, direction: &[f32], offset: f32) {
         tensor.values.iter_mut().zip(&mut direction).for_each(|(value, along)| *value += offset * along);
     });
 }
+
+/// A pair that is trained alone has the gradient it has among pairs that add nothing.
+#[test]
+fn any_choice_of_layers_trains_those_layers_and_no_others() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let packed = Packed::new(&golden, &golden.batch("mixed"));
+    let patterns = [
+        r".*language_model\.layers\.1\.self_attn\.(q|v)_proj",
+        r".*language_model\..*mlp\.down_proj",
+        r".*visual\.blocks\.1\.attn\.qkv",
+        r".*visual\..*mlp\.(gate|up)_proj|.*layers\.2\.self_attn\.o_proj",
+    ];
+    for pattern in patterns {
+        let whole = adapter(&golden, "both");
+        let mut chosen = whole.clone();
+        chosen.settings.target_modules = pattern.to_owned();
+        let targets = chosen.settings.targets(&golden.config()).unwrap();
+        let trained = |module: &str| targets.iter().any(|linear| linear.module == module);
+        chosen.pairs.retain(|pair| trained(&pair.module));
+        assert_eq!(chosen.pairs.len(), targets.len());
+        let mut others_silent = whole;
+        let silent = others_silent.pairs.iter_mut().filter(|pair| !trained(&pair.module));
+        silent.for_each(|pair| pair.b.fill(0.0));
+        let gradients = |adapter| {
+            let weights = load_model(&golden, PLAIN, Precision::AsStored);
+            let mut model = Model::with_adapter(golden.config(), weights, adapter);
+            let mut session = Session::new(&model, SHAPES, Recompute::Always).unwrap();
+            session.step(&model, &packed.batch(), 1.0, 0).unwrap();
+            let mut all = std::collections::BTreeMap::new();
+            session.visit(&mut model, &mut |tensor| {
+                all.insert(tensor.name.to_owned(), tensor.gradient.to_vec());
+            });
+            all
+        };
+        let (alone, among) = (gradients(chosen), gradients(others_silent));
+        assert_eq!(alone.len(), 2 * targets.len());
+        for (name, gradient) in alone {
+            assert!(gradient.iter().any(|&value| value != 0.0), "{pattern}: {name} gets no gradient");
+            let difference = relative(&gradient, &among[&name]);
+            assert!(difference < 1e-4, "{pattern}: {name} differs by {difference}");
+        }
+    }
+}
+
+#[test]
+fn every_precision_trains_and_loses_only_what_its_bits_lose() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let packed = Packed::new(&golden, &golden.batch("mixed"));
+    let step = |precision| {
+        let weights = load_model(&golden, PLAIN, precision);
+        let mut model = Model::with_adapter(golden.config(), weights, adapter(&golden, "both"));
+        step_with_noise(&mut model, &packed, Recompute::Never, 0)
+    };
+    let (loss, gradients) = step(Precision::AsStored);
+    assert_eq!(step(Precision::F32), (loss, gradients.clone()), "the same values, read instead of mapped");
+    let cases =
+        [(Precision::Bits16, 0.999, 5e-3), (Precision::Bits8, 0.99, 2e-2), (Precision::Bits4, 0.6, 0.2)];
+    for (precision, likeness, tolerance) in cases {
+        let (rounded_loss, rounded) = step(precision);
+        assert_ne!(rounded_loss, loss, "{precision:?} rounds nothing");
+        assert!((rounded_loss / loss - 1.0).abs() < tolerance, "{precision:?}: {rounded_loss}, not {loss}");
+        let found = cosine(&rounded, &gradients);
+        assert!(found > likeness, "{precision:?}: cosine {found}");
+    }
+}

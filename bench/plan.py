@@ -1,0 +1,55 @@
+"""Plans beside the runs they are made for: `python bench/plan.py [--shapes small,medium] [--binary PATH]`.
+
+For each shape, in f32 and in 4 bits, with every activation kept and with every block recomputed, prints what `memory plan` says and the
+peak of resident memory that two steps of `train-vision` reached.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+CASES = {
+    "f32, kept": ["--gradient-checkpointing", "off"],
+    "f32, recomputed": ["--gradient-checkpointing", "on"],
+    "4 bits, kept": ["--load-in-4bit", "--gradient-checkpointing", "off"],
+    "4 bits, recomputed": ["--load-in-4bit", "--gradient-checkpointing", "on"],
+}
+
+
+def peak(command):
+    """Bytes that the command had in memory at most."""
+    pid = os.posix_spawn(command[0], command, os.environ)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_maxrss * 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="small,medium")
+    parser.add_argument("--binary", default=str(Path(__file__).parent.parent / "target/release/model-garden"))
+    arguments = parser.parse_args()
+    garden = arguments.binary
+    with tempfile.TemporaryDirectory() as folder:
+        rows = f"{folder}/rows"
+        create = [garden, "dataset", "create", "--kind", "shapes", "--rows", "40", "--size", "336x336", "--output", rows]
+        subprocess.run(create, check=True, capture_output=True)
+        print(f"{'shape':8} {'weights and activations':24} {'plan':>8} {'peak':>8}  ratio")
+        for shape in arguments.shapes.split(","):
+            model = f"{folder}/{shape}"
+            subprocess.run([garden, "init", "--preset", shape, "--output", model], check=True, capture_output=True)
+            for name, flags in CASES.items():
+                run = ["--base-model", model, "--dataset", rows, *flags]
+                planned = subprocess.run([garden, "memory", "plan", "--format", "json", *run], capture_output=True, text=True)
+                total = json.loads(planned.stdout)["total"]
+                more = ["--output-dir", f"{folder}/{shape}-{name}", "--max-steps", "2", "--gradient-accumulation-steps", "1"]
+                taken = peak([garden, "train-vision", *run, *more, "--quiet"])
+                print(f"{shape:8} {name:24} {total / 1e6:5.0f} MB {taken / 1e6:5.0f} MB  {total / taken:.3f}")
+
+
+if __name__ == "__main__":
+    main()

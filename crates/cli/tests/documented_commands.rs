@@ -12,13 +12,15 @@ use std::{
 use support::{Finished, model_garden};
 
 /// Documents, in the order in which a reader would follow them: what one makes, a later one uses.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 9] = [
     "docs/memory.md",
     "docs/memory-watch.md",
     "docs/memory-socket.md",
     "docs/memory-verdict.md",
     "docs/training.md",
     "docs/troubleshooting.md",
+    "docs/memory-plan.md",
+    "docs/generation.md",
     "README.md",
 ];
 

@@ -89,3 +89,25 @@ fn an_adapter_without_training_changes_the_answer_as_it_changes_the_model() {
     assert!(relative(&logits(&adapted), &logits(&plain)) < 1e-6, "a pair with B = 0 adds nothing");
     assert!(relative(&logits(&lora_model(&golden, "both")), &logits(&plain)) > 1e-3);
 }
+
+#[test]
+fn a_prompt_beyond_what_was_laid_out_is_refused() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let model = lora_model(&golden, "lm");
+    let [row] = golden.batch("one").try_into().ok().unwrap();
+    let packed = Packed::new(&golden, &[row]);
+    let refusal = |tokens, patches, answer| {
+        let mut decoder = Decoder::new(&model, tokens, patches, answer).unwrap();
+        decoder.prompt(&model, &packed.ids, &packed.patches, &packed.grids).unwrap_err().to_string()
+    };
+    let tokens = packed.ids.len();
+    let of =
+        |what, found, limit| format!("the batch has {found} {what}, but memory was laid out for {limit}");
+    assert_eq!(refusal(tokens - 1, 256, 8), of("tokens", tokens, tokens - 1));
+    assert_eq!(refusal(tokens, 16, 8), of("patches", 60, 16));
+    let mut decoder = Decoder::new(&model, 8, 0, 1).unwrap();
+    assert!(decoder.prompt(&model, &[], &[], &[]).is_err(), "nothing to go on from");
+    assert!(decoder.prompt(&model, &[u32::MAX], &[], &[]).is_err(), "no such token");
+    decoder.prompt(&model, &[1], &[], &[]).unwrap();
+    assert!(decoder.next(&model, u32::MAX).is_err(), "no such token");
+}

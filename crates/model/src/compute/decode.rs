@@ -21,6 +21,8 @@ pub struct Decoder {
     slots: StepSlots,
     training: Training,
     cache: Cache,
+    /// What was laid out for a prompt.
+    shapes: Shapes,
     /// Tokens that the cache has room for, and those in it.
     room: usize,
     tokens: usize,
@@ -40,7 +42,7 @@ impl Decoder {
         let arena = Arena::new(layout).map_err(|source| SessionError::Memory { bytes, source })?;
         let room = tokens + answer;
         let cache = Cache::new(&BlockShape::text(config, training), config.text.layers, room);
-        Ok(Self { arena, slots, training, cache, room, tokens: 0, position: 0 })
+        Ok(Self { arena, slots, training, cache, shapes, room, tokens: 0, position: 0 })
     }
 
     /// Forgets what was read, reads a prompt, and gives the logits of the token after it.
@@ -80,11 +82,16 @@ impl Decoder {
         batch: &PackedBatch<'_>,
         prepared: &Prepared,
     ) -> Result<&[f32], SessionError> {
-        let found = self.tokens + batch.ids.len();
-        if found > self.room {
-            return Err(BatchError::TooLarge { what: "tokens", limit: self.room, found }.into());
+        let tokens = self.tokens + batch.ids.len();
+        let counts = [
+            ("tokens", self.shapes.tokens, batch.ids.len()),
+            ("patches", self.shapes.patches, prepared.patches()),
+            ("tokens", self.room, tokens),
+        ];
+        if let Some((what, limit, found)) = counts.into_iter().find(|(_, limit, found)| found > limit) {
+            return Err(BatchError::TooLarge { what, limit, found }.into());
         }
-        self.tokens = found;
+        self.tokens = tokens;
         let config = model.config();
         let step = Step {
             model,

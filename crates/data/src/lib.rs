@@ -11,6 +11,7 @@ pub mod create;
 pub mod dataset;
 pub mod embedded;
 pub mod error;
+mod guarded;
 mod hub;
 pub mod image;
 pub mod index;

@@ -4,7 +4,7 @@
 //! it was when rows are asked for in order; any other row is found by its row group and, inside it, by whole pages
 //! that are passed over unread.
 
-use crate::{error::DataError, index, value::Value};
+use crate::{error::DataError, guarded::guarded, index, value::Value};
 use arrow_array::{
     Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray,
     cast::AsArray,
@@ -42,6 +42,9 @@ const COLUMNS: [&str; 11] = [
     "id",
 ];
 
+/// Said where the reader panics: files that no writer writes make it do so.
+const PANICKED: &str = "the file is damaged: its reader panicked";
+
 /// An open Parquet file.
 pub struct Table {
     path: PathBuf,
@@ -66,8 +69,9 @@ impl Table {
         let file = File::open(path).map_err(DataError::io(path))?;
         let broken = |reason: String| DataError::File { path: path.to_owned(), reason };
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let metadata =
-            ArrowReaderMetadata::load(&file, options).map_err(|error| broken(error.to_string()))?;
+        let metadata = guarded(|| ArrowReaderMetadata::load(&file, options))
+            .ok_or_else(|| broken(PANICKED.into()))?
+            .map_err(|error| broken(error.to_string()))?;
         let mut starts = vec![0u64];
         for group in metadata.metadata().row_groups() {
             let rows =
@@ -101,12 +105,15 @@ impl Table {
     pub fn row(&mut self, row: u64) -> Result<Value<'_>, DataError> {
         let broken = |path: &Path, reason: String| DataError::File { path: path.to_owned(), reason };
         if self.cursor.as_ref().is_none_or(|cursor| cursor.next != row) {
-            let reader = self.reader_at(row).map_err(|error| broken(&self.path, error.to_string()))?;
+            let reader = guarded(|| self.reader_at(row))
+                .ok_or_else(|| broken(&self.path, PANICKED.into()))?
+                .map_err(|error| broken(&self.path, error.to_string()))?;
             self.cursor = Some(Cursor { reader, next: row, batch: None });
         }
         let missing = || broken(&self.path, format!("row {} is missing", row + 1));
         let cursor = self.cursor.as_mut().ok_or_else(missing)?;
-        let batch = match cursor.reader.next() {
+        let read = guarded(|| cursor.reader.next().map(|read| read.map_err(|error| error.to_string())));
+        let batch = match read.unwrap_or_else(|| Some(Err(PANICKED.into()))) {
             Some(Ok(batch)) if batch.num_rows() == 1 => batch,
             Some(Err(error)) => {
                 // Where the reader stands now is not known: the next row starts anew.

@@ -153,3 +153,23 @@ fn the_fingerprint_follows_the_rows() {
     fs::write(&file, question(2)).unwrap();
     assert_ne!(fingerprint(), first);
 }
+
+#[test]
+fn a_damaged_parquet_file_is_an_error_not_a_panic() {
+    let error = open(&Path::new(FIXTURES).join("damaged.parquet"))
+        .and_then(|mut reader| (0..64).try_for_each(|row| reader.read(row).map(|_| ())));
+    assert!(error.unwrap_err().to_string().contains("damaged.parquet"));
+
+    let whole = fs::read(Path::new(FIXTURES).join("messages_snappy.parquet")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flipped.parquet");
+    for position in (0..whole.len()).step_by(13) {
+        let mut bytes = whole.clone();
+        bytes[position] ^= 0x5A;
+        fs::write(&file, bytes).unwrap();
+        let Ok(mut reader) = open(&file) else { continue };
+        for row in 0..4 {
+            let _ = reader.read(row);
+        }
+    }
+}

@@ -12,7 +12,7 @@ mod raster;
 mod tiff;
 
 use orientation::Orientation;
-use std::{fmt, panic};
+use std::fmt;
 
 /// Why an image cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -245,8 +245,8 @@ fn decode_other(
 /// Runs a third-party decoder; a panic in it becomes an error of this one image.
 fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
     // The buffers that a panic may leave half written are overwritten by the next decode.
-    panic::catch_unwind(panic::AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))
+    crate::guarded::guarded(work)
+        .unwrap_or_else(|| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))
 }
 
 /// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs nothing.

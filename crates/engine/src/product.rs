@@ -5,6 +5,7 @@
 //! time, and packing is also where a weight is dequantised: the matrix never exists whole in f32. An element is summed
 //! in the same order whatever the number of threads, so results are equal to the bit.
 
+pub(crate) mod direct;
 mod kernel;
 mod pack;
 #[cfg(test)]
@@ -173,6 +174,9 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     }
     MULTIPLICATIONS.fetch_add((out.rows * out.cols * depth) as u64, Ordering::Relaxed);
     let parallel = out.rows * out.cols * depth >= PARALLEL_FROM && rayon::current_num_threads() > 1;
+    if let Some((left, right)) = thin(&out, &start, terms, scratch) {
+        return multiply_thin(out, left, right, start.accumulate, parallel);
+    }
     pack_lefts(terms, out.rows, scratch, parallel);
     let job = kernel::Job::new(out, start, terms, scratch);
     let grid = Grid::new(job.rows(), job.cols(), parallel);
@@ -183,6 +187,41 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     match parallel {
         true => (0..grid.tasks()).into_par_iter().with_max_len(1).for_each(run),
         false => (0..grid.tasks()).for_each(run),
+    }
+}
+
+/// The operands of a product that is faster without packing, the right one row by row: in `scratch` if it was transposed.
+fn thin<'a>(
+    out: &Output<'_>,
+    start: &Start<'_>,
+    terms: &[Term<'a>],
+    scratch: &'a mut [f32],
+) -> Option<(Matrix<'a>, Matrix<'a>)> {
+    let [Term { left, right: Right::Dense(right) }] = terms else { return None };
+    let plain = start.bias.is_none() && start.residual.is_none();
+    let (depth, cols) = (right.rows, right.cols);
+    if !plain || depth == 0 || !direct::fits(out.rows, cols) {
+        return None;
+    }
+    if !right.transposed {
+        return Some((*left, *right));
+    }
+    let straight = scratch.get_mut(..depth * cols)?;
+    for (col, values) in right.data.chunks(right.stride).take(cols).enumerate() {
+        for (k, value) in values[..depth].iter().enumerate() {
+            straight[k * cols + col] = *value;
+        }
+    }
+    Some((*left, Matrix::new(straight, depth, cols)))
+}
+
+fn multiply_thin(out: Output<'_>, left: Matrix<'_>, right: Matrix<'_>, add: bool, parallel: bool) {
+    match Isa::best() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => direct::multiply::<crate::simd::x86::Avx512>(out, left, right, add, parallel),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => direct::multiply::<crate::simd::x86::Avx2>(out, left, right, add, parallel),
+        _ => direct::multiply::<Portable>(out, left, right, add, parallel),
     }
 }
 

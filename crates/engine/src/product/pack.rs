@@ -89,10 +89,27 @@ fn rows<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &
 /// One row of `k`, cut into pieces of two registers.
 fn scatter_row<L: Lanes>(from: &[f32], k: usize, ks: usize, panel: &mut [f32]) {
     let width = 2 * L::WIDTH;
-    for (piece, values) in from.chunks(width).enumerate() {
-        let to = &mut panel[(piece * ks + k) * width..][..width];
-        to[..values.len()].copy_from_slice(values);
-        to[values.len()..].fill(0.0);
+    let (whole, rest) = from.split_at(from.len() / width * width);
+    let pieces = whole.len() / width;
+    assert!(pieces == 0 || ((pieces - 1) * ks + k + 1) * width <= panel.len());
+    // SAFETY: each piece has its place in the panel (asserted); the instruction set was checked by whoever called with `L`.
+    unsafe {
+        L::enter(
+            #[inline(always)]
+            || {
+                for piece in 0..pieces {
+                    let (from, to) =
+                        (whole.as_ptr().add(piece * width), panel.as_mut_ptr().add((piece * ks + k) * width));
+                    L::store(to, L::load(from));
+                    L::store(to.add(L::WIDTH), L::load(from.add(L::WIDTH)));
+                }
+            },
+        );
+    }
+    if !rest.is_empty() {
+        let to = &mut panel[(pieces * ks + k) * width..][..width];
+        to[..rest.len()].copy_from_slice(rest);
+        to[rest.len()..].fill(0.0);
     }
 }
 

@@ -1,0 +1,260 @@
+//! Products of matrices as they lie, without packing.
+//!
+//! In come operands small enough for the cache (the tiles of attention) or so thin that packing them would cost more than
+//! multiplying them (an adapter's products); out come sums kept in registers. Columns of the result are a multiple
+//! of [`PAD`].
+
+use super::{Matrix, Output, Span};
+use crate::simd::Lanes;
+use rayon::prelude::*;
+use std::marker::PhantomData;
+
+/// Columns come in multiples of the widest register.
+pub(crate) const PAD: usize = 16;
+/// A product with this many rows or columns at the most is thin: each value of the long operand is used so seldom that
+/// packing it is most of the work. Ranks are 8 to 64.
+const THIN: usize = 64;
+/// Depth that is summed before the next tile: a thin operand of that depth stays in the L1.
+const DEPTH: usize = 128;
+/// Rows or columns of one task: several tasks a thread, and whole tiles of 14 rows and of 32 columns.
+const TASK: usize = 224;
+
+/// Whether [`multiply`] takes the product.
+pub(super) fn fits(rows: usize, cols: usize) -> bool {
+    cols.is_multiple_of(PAD) && rows.min(cols) <= THIN
+}
+
+/// `out = left x right`, or added to `out`; `right` lies row by row.
+pub(super) fn multiply<L: Lanes>(
+    out: Output<'_>,
+    left: Matrix<'_>,
+    right: Matrix<'_>,
+    add: bool,
+    parallel: bool,
+) {
+    assert!(!right.transposed && right.rows == left.cols);
+    let job = Job { data: out.data.as_mut_ptr(), stride: out.stride, left, right, add, borrow: PhantomData };
+    let tall = out.rows >= out.cols;
+    let (rows, cols) = (out.rows, out.cols);
+    let run = |task: usize| {
+        let span = |len: usize| Span { from: task * TASK, to: ((task + 1) * TASK).min(len) };
+        let (rows, cols) = match tall {
+            true => (span(rows), Span { from: 0, to: cols }),
+            false => (Span { from: 0, to: rows }, span(cols)),
+        };
+        // SAFETY: every task has other rows or other columns, all inside the output.
+        unsafe { job.run::<L>(rows, cols) };
+    };
+    let tasks = if tall { rows } else { cols }.div_ceil(TASK);
+    match parallel {
+        true => (0..tasks).into_par_iter().with_max_len(1).for_each(run),
+        false => (0..tasks).for_each(run),
+    }
+}
+
+/// One call of [`multiply`], as its tasks see it.
+struct Job<'a> {
+    data: *mut f32,
+    stride: usize,
+    left: Matrix<'a>,
+    right: Matrix<'a>,
+    add: bool,
+    borrow: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer is to an exclusive borrow that the job holds; tasks write disjoint parts of it.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    /// Computes `rows x cols` of the output.
+    ///
+    /// # Safety
+    /// Nobody else touches these elements meanwhile, and they lie inside the output.
+    unsafe fn run<L: Lanes>(&self, rows: Span, cols: Span) {
+        let steps = if self.left.transposed { (1, self.left.stride) } else { (self.left.stride, 1) };
+        let depth = self.left.cols;
+        for from in (0..depth.max(1)).step_by(DEPTH) {
+            let size = Size { m: rows.to - rows.from, n: cols.to - cols.from, k: DEPTH.min(depth - from) };
+            let left = &self.left.data[rows.from * steps.0 + from * steps.1..];
+            let left = Left { data: left, row: steps.0, step: steps.1 };
+            let right = &self.right.data[(from * self.right.stride + cols.from).min(self.right.data.len())..];
+            let width = (self.stride, self.right.stride);
+            check(left, right, width.1, size);
+            // SAFETY: the operands were checked just now, the output by the caller.
+            unsafe {
+                let out = self.data.add(rows.from * self.stride + cols.from);
+                product_at::<L>(out, left, right, width, size, self.add || from > 0);
+            }
+        }
+    }
+}
+
+/// The left side of a product: element `(i, k)` is at `i * row + k * step`.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) row: usize,
+    pub(crate) step: usize,
+}
+
+/// Rows, columns and depth of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) m: usize,
+    /// A multiple of [`PAD`].
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+/// `out = left x right`, or added to `out`; rows of `out` and `right` are `width.0` and `width.1` apart.
+pub(crate) fn product<L: Lanes>(
+    out: &mut [f32],
+    left: Left<'_>,
+    right: &[f32],
+    width: (usize, usize),
+    size: Size,
+    add: bool,
+) {
+    if size.m == 0 || size.n == 0 {
+        return;
+    }
+    assert!(size.n <= width.0 && reach(size.m, width.0, size.n) <= out.len());
+    check(left, right, width.1, size);
+    // SAFETY: the output was checked just now, and so were the operands.
+    unsafe { product_at::<L>(out.as_mut_ptr(), left, right, width, size, add) };
+}
+
+/// Values from the first to the last of `rows` rows of `n`, `width` apart.
+fn reach(rows: usize, width: usize, n: usize) -> usize {
+    rows.saturating_sub(1) * width + n
+}
+
+/// Panics where an operand is too short for `size`.
+fn check(left: Left<'_>, right: &[f32], width: usize, Size { m, n, k }: Size) {
+    assert!(n.is_multiple_of(PAD) && n <= width);
+    assert!(k == 0 || reach(k, width, n) <= right.len());
+    assert!(k == 0 || (m - 1) * left.row + (k - 1) * left.step < left.data.len());
+}
+
+/// [`product`] to a place that is not a slice of its own.
+///
+/// # Safety
+/// `out` holds the rows and columns of `size`, which nobody else touches; the operands were checked; the machine has the
+/// instructions of `L`.
+unsafe fn product_at<L: Lanes>(
+    out: *mut f32,
+    left: Left<'_>,
+    right: &[f32],
+    width: (usize, usize),
+    size: Size,
+    add: bool,
+) {
+    let Size { m, n, k } = size;
+    let mut col = 0;
+    while col < n {
+        let double = col + 2 * L::WIDTH <= n;
+        let mut row = 0;
+        while row < m {
+            // SAFETY: rows `row..row + H`, columns `col..` and depth `k` lie inside all three, as the caller vouches.
+            row += unsafe {
+                let out = out.add(row * width.0 + col);
+                let (left_at, right) = (left.data.as_ptr().add(row * left.row), right.as_ptr().add(col));
+                let block = Block { out, left: left_at, right, width, steps: (left.row, left.step), k, add };
+                match double {
+                    true => block.rows::<L, 2>(m - row),
+                    false => block.rows::<L, 1>(m - row),
+                }
+            };
+        }
+        col += if double { 2 * L::WIDTH } else { L::WIDTH };
+    }
+}
+
+/// Some rows of one or two registers of columns.
+struct Block {
+    out: *mut f32,
+    left: *const f32,
+    right: *const f32,
+    width: (usize, usize),
+    steps: (usize, usize),
+    k: usize,
+    add: bool,
+}
+
+impl Block {
+    /// Computes as many rows at once as the registers hold and `left` has; gives their number.
+    ///
+    /// # Safety
+    /// At least one row is left, and all that are left lie inside the slices; the machine has the instructions of `L`.
+    #[inline(always)]
+    unsafe fn rows<L: Lanes, const C: usize>(&self, left: usize) -> usize {
+        // SAFETY: as many rows are computed as the caller vouches for.
+        unsafe {
+            match left {
+                // Twice eight rows are faster than fourteen and two.
+                16 if L::ROWS >= 14 => self.entered::<L, 8, C>(),
+                14.. if L::ROWS >= 14 => self.entered::<L, 14, C>(),
+                8.. if L::ROWS >= 8 => self.entered::<L, 8, C>(),
+                6.. if L::ROWS == 6 => self.entered::<L, 6, C>(),
+                4.. => self.entered::<L, 4, C>(),
+                2.. => self.entered::<L, 2, C>(),
+                _ => self.entered::<L, 1, C>(),
+            }
+        }
+    }
+
+    /// [`sums`](Self::sums) as a function of its own.
+    ///
+    /// # Safety
+    /// As for `rows`.
+    #[inline(always)]
+    unsafe fn entered<L: Lanes, const H: usize, const C: usize>(&self) -> usize {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            L::enter(
+                #[inline(always)]
+                || self.sums::<L, H, C>(),
+            )
+        }
+    }
+
+    /// `H` rows of `C` registers.
+    ///
+    /// # Safety
+    /// As for `rows`.
+    #[inline(always)]
+    unsafe fn sums<L: Lanes, const H: usize, const C: usize>(&self) -> usize {
+        // SAFETY: the caller vouches for `H` rows and `C` registers of columns.
+        unsafe {
+            let mut sums = [[L::zero(); C]; H];
+            if self.add {
+                for (h, sums) in sums.iter_mut().enumerate() {
+                    for (c, sum) in sums.iter_mut().enumerate() {
+                        *sum = L::load(self.out.add(h * self.width.0 + c * L::WIDTH));
+                    }
+                }
+            }
+            let (mut left, mut right) = (self.left, self.right);
+            for _ in 0..self.k {
+                let mut columns = [L::zero(); C];
+                for (c, column) in columns.iter_mut().enumerate() {
+                    *column = L::load(right.add(c * L::WIDTH));
+                }
+                for (h, sums) in sums.iter_mut().enumerate() {
+                    let value = L::splat(left.add(h * self.steps.0));
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = L::mul_add(value, column, *sum);
+                    }
+                }
+                left = left.wrapping_add(self.steps.1);
+                right = right.wrapping_add(self.width.1);
+            }
+            for (h, sums) in sums.iter().enumerate() {
+                for (c, sum) in sums.iter().enumerate() {
+                    L::store(self.out.add(h * self.width.0 + c * L::WIDTH), *sum);
+                }
+            }
+        }
+        H
+    }
+}

@@ -227,13 +227,6 @@ impl Block {
         // SAFETY: the caller vouches for `H` rows and `C` registers of columns.
         unsafe {
             let mut sums = [[L::zero(); C]; H];
-            if self.add {
-                for (h, sums) in sums.iter_mut().enumerate() {
-                    for (c, sum) in sums.iter_mut().enumerate() {
-                        *sum = L::load(self.out.add(h * self.width.0 + c * L::WIDTH));
-                    }
-                }
-            }
             let (mut left, mut right) = (self.left, self.right);
             for _ in 0..self.k {
                 let mut columns = [L::zero(); C];
@@ -251,7 +244,9 @@ impl Block {
             }
             for (h, sums) in sums.iter().enumerate() {
                 for (c, sum) in sums.iter().enumerate() {
-                    L::store(self.out.add(h * self.width.0 + c * L::WIDTH), *sum);
+                    let out = self.out.add(h * self.width.0 + c * L::WIDTH);
+                    // Added at the end: products are rounded to their own sum, not to what is there already.
+                    L::store(out, if self.add { L::add(*sum, L::load(out)) } else { *sum });
                 }
             }
         }

@@ -45,35 +45,51 @@ impl<'a> Job<'a> {
     pub(super) fn run<L: Lanes>(&self, rows: Span, cols: Span, panel: &mut [f32]) {
         let strips = self.rows.div_ceil(L::ROWS);
         let mut packed = self.packed;
+        let mut blocks = self.blocks().peekable();
+        // The task after this one most likely has the next columns.
+        let beyond = Span { from: cols.to, to: (2 * cols.to - cols.from).min(self.cols) };
         let mut first = true;
-        for term in self.terms {
-            let depth = term.left.cols;
-            for from in (0..depth).step_by(DEPTH) {
-                let span = Span { from, to: (from + DEPTH).min(depth) };
-                self.block::<L>(&term.right, packed, span, rows, cols, first, panel);
-                packed = &packed[strips * L::WIDTH * (span.to - from)..];
-                first = false;
-            }
+        if blocks.peek().is_none() {
+            return self.write_start(rows, cols);
         }
-        if first {
-            self.write_start(rows, cols);
+        while let Some((right, span)) = blocks.next() {
+            let next = match blocks.peek() {
+                Some((right, span)) => pack::Source::new(right, *span, cols),
+                None => self
+                    .blocks()
+                    .next()
+                    .map_or(pack::Source::NOTHING, |(right, span)| pack::Source::new(right, span, beyond)),
+            };
+            pack::right::<L>(right, span, cols, panel);
+            self.block::<L>(packed, span.to - span.from, rows, cols, first, panel, &next);
+            packed = &packed[strips * L::WIDTH * (span.to - span.from)..];
+            first = false;
         }
     }
 
-    /// Adds the products of `span` to every tile of the task.
+    /// The right sides in the order of the sum, each cut into pieces of `DEPTH`.
+    fn blocks(&self) -> impl Iterator<Item = (&Right<'a>, Span)> {
+        self.terms.iter().flat_map(|term| {
+            let depth = term.left.cols;
+            let span = move |from| Span { from, to: (from + DEPTH).min(depth) };
+            (0..depth).step_by(DEPTH).map(move |from| (&term.right, span(from)))
+        })
+    }
+
+    /// Adds the products of a packed panel to every tile of the task, and brings the next panel near meanwhile.
     #[allow(clippy::too_many_arguments)]
     fn block<L: Lanes>(
         &self,
-        right: &Right<'_>,
         packed: &[f32],
-        span: Span,
+        ks: usize,
         rows: Span,
         cols: Span,
         first: bool,
-        panel: &mut [f32],
+        panel: &[f32],
+        next: &pack::Source,
     ) {
-        let ks = span.to - span.from;
-        pack::right::<L>(right, span, cols, panel);
+        let tiles = (rows.to - rows.from).div_ceil(L::ROWS) * (cols.to - cols.from).div_ceil(2 * L::WIDTH);
+        let mut tile = 0;
         for band in (rows.from..rows.to).step_by(BAND * L::ROWS) {
             let band_end = (band + BAND * L::ROWS).min(rows.to);
             for (piece, col) in (cols.from..cols.to).step_by(2 * L::WIDTH).enumerate() {
@@ -83,6 +99,8 @@ impl<'a> Job<'a> {
                     let strip = row / L::ROWS * ks * L::WIDTH;
                     let left = &packed[strip..][..ks * L::WIDTH];
                     let height = L::ROWS.min(rows.to - row);
+                    next.prefetch::<L>(tile, tiles);
+                    tile += 1;
                     self.tile::<L>(left, right, ks, Place { row, col, height, width }, first);
                 }
             }

@@ -77,6 +77,54 @@ pub(super) fn right<L: Lanes>(right: &Right<'_>, depth: Span, cols: Span, panel:
     }
 }
 
+/// Where a panel comes from in memory: the cache lines of a rectangle.
+pub(super) struct Source {
+    first: *const u8,
+    /// Bytes from a row to the next.
+    pitch: usize,
+    lines: usize,
+    rows: usize,
+}
+
+impl Source {
+    /// No panel at all.
+    pub(super) const NOTHING: Self = Self { first: std::ptr::null(), pitch: 0, lines: 0, rows: 0 };
+
+    /// That of `depth x cols` of `right`.
+    pub(super) fn new(right: &Right<'_>, depth: Span, cols: Span) -> Self {
+        let (first, bits, stride, transposed) = match right {
+            Right::Dense(matrix) => (matrix.data.as_ptr().cast(), 32, matrix.stride, matrix.transposed),
+            Right::Weight(weight) => (weight.first_byte(), weight.bits(), weight.cols(), false),
+            Right::WeightRows { weight, first, .. } => {
+                let depth = Span { from: first + depth.from, to: first + depth.to };
+                return Self::new(&Right::Weight(weight), depth, cols);
+            }
+            Right::WeightT(weight) => (weight.first_byte(), weight.bits(), weight.cols(), true),
+        };
+        let (rows, values) = if transposed { (cols, depth) } else { (depth, cols) };
+        let start = (rows.from * stride + values.from) * bits / 8;
+        Self {
+            first: first.wrapping_add(start),
+            pitch: stride * bits / 8,
+            lines: ((values.to - values.from) * bits / 8).div_ceil(LINE),
+            rows: rows.to - rows.from,
+        }
+    }
+
+    /// Asks for part `part` of `parts` equal ones.
+    pub(super) fn prefetch<L: Lanes>(&self, part: usize, parts: usize) {
+        let all = self.rows * self.lines;
+        for line in all * part / parts..all * (part + 1) / parts {
+            let at = self.first.wrapping_add(line / self.lines * self.pitch + line % self.lines * LINE);
+            // SAFETY: the instruction set was checked by whoever called with `L`; nothing is read.
+            unsafe { L::prefetch_line(at) };
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// From rows of `k`: each row is cut into pieces of two registers.
 fn rows<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &mut [f32]) {
     let ks = depth.to - depth.from;

@@ -32,7 +32,7 @@ fn product(shape: (usize, usize, usize), start: Start<'_>, terms: &[Term<'_>], o
 }
 
 /// Below, at and beyond every tile, panel and block edge.
-const SHAPES: [(usize, usize, usize); 8] = [
+const SHAPES: [(usize, usize, usize); 10] = [
     (1, 1, 1),
     (3, 5, 7),
     (14, 32, 64),
@@ -41,6 +41,9 @@ const SHAPES: [(usize, usize, usize); 8] = [
     (43, 300, 128),
     (150, 64, 520),
     (2, 513, 300),
+    // Thin enough to be multiplied without packing, in several tasks either way.
+    (16, 480, 300),
+    (450, 48, 140),
 ];
 
 #[test]
@@ -106,6 +109,26 @@ fn terms_bias_residual_and_what_was_there_add_up() {
     product((m, n, 0), Start { accumulate: true, bias: Some(&bias), residual: None }, &[], &mut out);
     let expected: Vec<f64> = (0..m * n).map(|at| f64::from(residual[at] + bias[at % n])).collect();
     assert_close(&out, &expected, "no terms");
+}
+
+#[test]
+fn thin_products_add_to_what_was_there_inside_wider_rows() {
+    for (m, n, k) in [(16, 480, 300), (450, 16, 140)] {
+        let stride = n + 16;
+        let (x, w, before) = (wave(k * m, 0.7), wave(k * n, 0.3), wave(m * stride, 0.4));
+        let mut out = before.clone();
+        let term = Term { left: Matrix::new(&x, k, m).t(), right: Right::Dense(Matrix::new(&w, k, n)) };
+        let mut scratch = vec![0.0; scratch_len(m, k)];
+        multiply(Output::with_stride(&mut out, m, n, stride), Start::ACCUMULATE, &[term], &mut scratch);
+        let products = reference((m, n, k), |i, p| x[p * m + i], |p, j| w[p * n + j]);
+        let expected: Vec<f64> = (0..m * stride)
+            .map(|at| {
+                let (row, col) = (at / stride, at % stride);
+                f64::from(before[at]) + if col < n { products[row * n + col] } else { 0.0 }
+            })
+            .collect();
+        assert_close(&out, &expected, "thin");
+    }
 }
 
 #[test]

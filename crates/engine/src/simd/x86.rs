@@ -18,6 +18,68 @@ pub(crate) unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// The methods that are one instruction in either set.
+macro_rules! straight {
+    ($with:ident, $zero:ident, $load:ident, $splat:ident, $store:ident, $mul_add:ident, $add:ident) => {
+        #[inline(always)]
+        unsafe fn enter<R>(work: impl FnOnce() -> R) -> R {
+            // SAFETY: the machine has the instructions (trait contract), here and in every method below.
+            unsafe { $with(work) }
+        }
+
+        #[inline(always)]
+        unsafe fn zero() -> Self::V {
+            // SAFETY: as above.
+            unsafe { $zero() }
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self::V {
+            // SAFETY: as above; the caller vouches for the lanes read.
+            unsafe { $load(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn splat(from: *const f32) -> Self::V {
+            // SAFETY: as above; the caller vouches for the value.
+            unsafe { $splat(*from) }
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: *mut f32, v: Self::V) {
+            // SAFETY: as above; the caller vouches for the lanes written.
+            unsafe { $store(to, v) }
+        }
+
+        #[inline(always)]
+        unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            // SAFETY: as above.
+            unsafe { $mul_add(a, b, c) }
+        }
+
+        #[inline(always)]
+        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: as above.
+            unsafe { $add(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: a prefetch never faults.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16).cast());
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn prefetch_line(at: *const u8) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        }
+    };
+}
+
 /// 16 lanes, a 14 x 32 tile: 28 sums, 2 columns and 1 row value fill 31 of 32 registers.
 pub(crate) struct Avx512;
 
@@ -27,55 +89,8 @@ unsafe impl Lanes for Avx512 {
     const WIDTH: usize = 16;
     const ROWS: usize = 14;
 
-    #[inline(always)]
-    unsafe fn enter<R>(work: impl FnOnce() -> R) -> R {
-        // SAFETY: the machine has the instructions (trait contract).
-        unsafe { with_avx512(work) }
-    }
-
-    #[inline(always)]
-    unsafe fn zero() -> __m512 {
-        // SAFETY: the machine has AVX-512 (trait contract), here and in every method below.
-        unsafe { _mm512_setzero_ps() }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m512 {
-        // SAFETY: as above; the caller vouches for the lanes read.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn splat(from: *const f32) -> __m512 {
-        // SAFETY: as above; the caller vouches for the value.
-        unsafe { _mm512_set1_ps(*from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: __m512) {
-        // SAFETY: as above; the caller vouches for the lanes written.
-        unsafe { _mm512_storeu_ps(to, v) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const f32) {
-        // SAFETY: a prefetch never faults.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16).cast());
-        }
+    straight! {
+        with_avx512, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps
     }
 
     #[inline(always)]
@@ -147,55 +162,8 @@ unsafe impl Lanes for Avx2 {
     const WIDTH: usize = 8;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    unsafe fn enter<R>(work: impl FnOnce() -> R) -> R {
-        // SAFETY: the machine has the instructions (trait contract).
-        unsafe { with_avx2(work) }
-    }
-
-    #[inline(always)]
-    unsafe fn zero() -> __m256 {
-        // SAFETY: the machine has AVX2 and FMA (trait contract), here and in every method below.
-        unsafe { _mm256_setzero_ps() }
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> __m256 {
-        // SAFETY: as above; the caller vouches for the lanes read.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn splat(from: *const f32) -> __m256 {
-        // SAFETY: as above; the caller vouches for the value.
-        unsafe { _mm256_set1_ps(*from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(to: *mut f32, v: __m256) {
-        // SAFETY: as above; the caller vouches for the lanes written.
-        unsafe { _mm256_storeu_ps(to, v) }
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn prefetch(at: *const f32) {
-        // SAFETY: a prefetch never faults.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16).cast());
-        }
+    straight! {
+        with_avx2, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps
     }
 
     #[inline(always)]

@@ -97,6 +97,9 @@ pub(super) struct Pass<'a> {
     pub shape: BlockShape,
     pub block: Block<'a>,
     pub rows: usize,
+    /// The rows, ascending, that go on after attention: nobody reads the others, whose keys and values are all that is
+    /// needed of them. Without a choice all rows go on.
+    pub picked: Option<&'a [usize]>,
     pub segments: &'a [usize],
     pub cos: Slot,
     pub sin: Slot,
@@ -106,6 +109,11 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Rows after attention.
+    pub(super) fn rows_after(&self) -> usize {
+        self.picked.map_or(self.rows, <[usize]>::len)
+    }
+
     /// The part of `narrow` that projection `index` fills.
     fn narrow<'b>(&self, index: usize, narrow: &'b mut [f32]) -> &'b mut [f32] {
         let len = self.rows * self.shape.rank;
@@ -120,17 +128,18 @@ impl Pass<'_> {
     /// The narrow product of the layer's pair, on what dropout leaves of `x`.
     fn project(&self, projection: &Projection<'_>, x: &[f32], narrow: &mut [f32], room: &mut Room<'_>) {
         let x = masked(self.mask(projection), x, projection.linear.weight.cols(), room.dropped);
-        projection.linear.project(x, self.rows, narrow, room.packed);
+        projection.linear.project(x, x.len() / projection.linear.weight.cols(), narrow, room.packed);
     }
 
     /// A layer with the gradient of its output and what forward kept for it.
     fn trained<'a, 'b>(
         &self,
         projection: &'b Projection<'a>,
+        rows: usize,
         grad: (&'b [f32], usize),
         narrow: &'b [f32],
     ) -> Trained<'a, 'b> {
-        Trained { projection, rows: self.rows, grad, narrow, mask: self.mask(projection) }
+        Trained { projection, rows, grad, narrow, mask: self.mask(projection) }
     }
 
     /// The rows after the block go to `output`; without one, only what backward reads is computed. With a past the rows go on
@@ -145,7 +154,7 @@ impl Pass<'_> {
         past: Option<Past<'_>>,
     ) {
         self.forward_attention(arena, input, kept, work, past);
-        let (shape, block, rows) = (&self.shape, &self.block, self.rows);
+        let (shape, block, rows) = (&self.shape, &self.block, self.rows_after());
         let first = shape.qkv_parts + 1;
         let [middle, inverse, gate, up, narrow, normed, activated, dropped, packed] = arena.get([
             kept.middle,
@@ -189,21 +198,35 @@ impl Pass<'_> {
         past: Option<Past<'_>>,
     ) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
-        let [x, inverse, qkv, attended, log_sum_exp, middle, narrow, normed, cos, sin, dropped, packed] =
-            arena.get([
-                input,
-                kept.inverse1,
-                kept.qkv,
-                kept.attended,
-                kept.log_sum_exp,
-                kept.middle,
-                kept.narrow,
-                work.normed,
-                self.cos,
-                self.sin,
-                work.dropped,
-                self.scratch,
-            ]);
+        let [
+            x,
+            inverse,
+            qkv,
+            attended,
+            log_sum_exp,
+            middle,
+            narrow,
+            normed,
+            activated,
+            cos,
+            sin,
+            dropped,
+            packed,
+        ] = arena.get([
+            input,
+            kept.inverse1,
+            kept.qkv,
+            kept.attended,
+            kept.log_sum_exp,
+            kept.middle,
+            kept.narrow,
+            work.normed,
+            work.activated,
+            self.cos,
+            self.sin,
+            work.dropped,
+            self.scratch,
+        ]);
         let room = &mut Room { dropped, packed };
         let x = &x[..rows * shape.width];
         let normed = &mut normed[..rows * shape.width];
@@ -226,9 +249,16 @@ impl Pass<'_> {
             None => attention::forward(&attention, q, k, v, attended, log_sum_exp),
             Some(past) => past.attend(&attention, rows, [q, k, v], attended, log_sum_exp),
         }
+        let (attended, x) = match self.picked {
+            None => (&*attended, x),
+            Some(picked) => {
+                (gather(attended, picked, shape.width, normed), gather(x, picked, shape.width, activated))
+            }
+        };
         let narrow = self.narrow(shape.qkv_parts, narrow);
         self.project(&block.out, attended, narrow, room);
-        block.out.linear.forward(attended, narrow, rows, (middle, shape.width), Some(x), room.packed);
+        let middle = (&mut *middle, shape.width);
+        block.out.linear.forward(attended, narrow, self.rows_after(), middle, Some(x), room.packed);
     }
 
     fn table<'b>(&self, cos: &'b [f32], sin: &'b [f32]) -> Table<'b> {
@@ -269,7 +299,7 @@ impl Pass<'_> {
         grad: Slot,
         gradients: &mut Gradients,
     ) {
-        let (shape, block, rows) = (&self.shape, &self.block, self.rows);
+        let (shape, block, rows) = (&self.shape, &self.block, self.rows_after());
         let first = shape.qkv_parts + 1;
         let [
             middle,
@@ -303,7 +333,8 @@ impl Pass<'_> {
         let (gate, up, activated) = (&mut gate[..inner], &mut up[..inner], &mut activated[..inner]);
         swiglu::forward(gate, up, activated);
         let down_narrow = self.narrow(first + 2, grad_narrow);
-        let down = self.trained(&block.down, (&grad[..wide], shape.width), self.narrow(first + 2, narrow));
+        let down =
+            self.trained(&block.down, rows, (&grad[..wide], shape.width), self.narrow(first + 2, narrow));
         down.gradients(activated, down_narrow, gradients, room);
         // The activation has done its work: its place takes its own gradient.
         input_gradient(&[(&down, down_narrow)], activated, room);
@@ -313,11 +344,11 @@ impl Pass<'_> {
         let (normed, grad_normed) = (&mut normed[..wide], &mut grad_normed[..wide]);
         let inverse = &mut inverse[..rows];
         norm::forward(middle, block.norm2, shape.epsilon, normed, inverse);
-        let len = rows * shape.rank;
+        let len = self.rows * shape.rank;
         let (gate_narrow, up_narrow) = grad_narrow[first * len..(first + 2) * len].split_at_mut(len);
         let [of_gate, of_up] =
             [(&block.gate, gate, first), (&block.up, up, first + 1)].map(|(projection, grad, index)| {
-                self.trained(projection, (grad, shape.inner), &narrow[index * len..][..len])
+                self.trained(projection, rows, (grad, shape.inner), &narrow[index * len..][..len])
             });
         of_gate.gradients(normed, gate_narrow, gradients, room);
         of_up.gradients(normed, up_narrow, gradients, room);
@@ -326,6 +357,48 @@ impl Pass<'_> {
             norm::backward_weight(middle, inverse, grad_normed, gradients.of(id));
         }
         norm::backward(middle, block.norm2, inverse, grad_normed, Write::Add, &mut grad[..wide]);
+    }
+
+    /// Back through the projection after attention, and to all rows again where only some went on.
+    fn backward_out(
+        &self,
+        arena: &mut Arena,
+        kept: &Kept,
+        work: &BackwardWork,
+        grad: Slot,
+        gradients: &mut Gradients,
+    ) {
+        let (shape, rows) = (&self.shape, self.rows_after());
+        let [attended, narrow, normed, grad_normed, grad_attended, grad_narrow, grad, dropped, packed] =
+            arena.get([
+                kept.attended,
+                kept.narrow,
+                work.work.normed,
+                work.grad_normed,
+                work.grad_attended,
+                work.grad_narrow,
+                grad,
+                work.work.dropped,
+                self.scratch,
+            ]);
+        let room = &mut Room { dropped, packed };
+        let (wide, all) = (rows * shape.width, self.rows * shape.width);
+        let out_narrow = self.narrow(shape.qkv_parts, grad_narrow);
+        let narrow = self.narrow(shape.qkv_parts, narrow);
+        let out = self.trained(&self.block.out, rows, (&grad[..wide], shape.width), narrow);
+        match self.picked {
+            None => {
+                out.gradients(&attended[..wide], out_narrow, gradients, room);
+                input_gradient(&[(&out, out_narrow)], &mut grad_attended[..wide], room);
+            }
+            Some(picked) => {
+                out.gradients(gather(attended, picked, shape.width, normed), out_narrow, gradients, room);
+                input_gradient(&[(&out, out_narrow)], &mut grad_normed[..wide], room);
+                grad_attended[..wide].copy_from_slice(&grad_normed[..wide]);
+                spread(&mut grad_attended[..all], picked, shape.width);
+                spread(&mut grad[..all], picked, shape.width);
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -339,24 +412,9 @@ impl Pass<'_> {
         to_input: bool,
         gradients: &mut Gradients,
     ) {
+        self.backward_out(arena, kept, work, grad, gradients);
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let wide = rows * shape.width;
-        let [attended, narrow, grad_attended, grad_narrow, grad_of, dropped, packed] = arena.get([
-            kept.attended,
-            kept.narrow,
-            work.grad_attended,
-            work.grad_narrow,
-            grad,
-            work.work.dropped,
-            self.scratch,
-        ]);
-        let room = &mut Room { dropped, packed };
-        let out_narrow = self.narrow(shape.qkv_parts, grad_narrow);
-        let narrow = self.narrow(shape.qkv_parts, narrow);
-        let out = self.trained(&block.out, (&grad_of[..wide], shape.width), narrow);
-        out.gradients(&attended[..wide], out_narrow, gradients, room);
-        input_gradient(&[(&out, out_narrow)], &mut grad_attended[..wide], room);
-
         let [qkv, attended, log_sum_exp, grad_attended, grad_qkv, cos, sin] = arena.get([
             kept.qkv,
             kept.attended,
@@ -403,7 +461,7 @@ impl Pass<'_> {
         let mut layers = Vec::with_capacity(block.qkv.len());
         for (index, projection) in block.qkv.iter().enumerate() {
             let grad = (&grad_qkv[column..], stride);
-            let trained = self.trained(projection, grad, &narrow[index * len..][..len]);
+            let trained = self.trained(projection, rows, grad, &narrow[index * len..][..len]);
             trained.gradients(normed, self.narrow(index, grad_narrow), gradients, room);
             layers.push(trained);
             column += projection.linear.weight.rows();
@@ -419,6 +477,31 @@ impl Pass<'_> {
             norm::backward_weight(x, inverse, grad_normed, gradients.of(id));
         }
         norm::backward(x, block.norm1, inverse, grad_normed, Write::Add, &mut grad[..wide]);
+    }
+}
+
+/// The picked rows of `from`, one after another in `to`.
+fn gather<'a>(from: &[f32], picked: &[usize], width: usize, to: &'a mut [f32]) -> &'a [f32] {
+    let to = &mut to[..picked.len() * width];
+    for (to, &row) in to.chunks_exact_mut(width).zip(picked) {
+        to.copy_from_slice(&from[row * width..][..width]);
+    }
+    to
+}
+
+/// Moves the first rows to the places of the picked ones, ascending, and clears all others.
+fn spread(rows: &mut [f32], picked: &[usize], width: usize) {
+    let mut left = picked.len();
+    // From the last row on, so that no row is overwritten before it has moved.
+    for row in (0..rows.len() / width).rev() {
+        let to = row * width;
+        match picked[..left].last() {
+            Some(&last) if last == row => {
+                left -= 1;
+                rows.copy_within(left * width..(left + 1) * width, to);
+            }
+            _ => rows[to..to + width].fill(0.0),
+        }
     }
 }
 

@@ -43,9 +43,10 @@ pub(super) fn forward(
         let block = &slots.text.blocks[index];
         let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
         let past = cache.as_deref_mut().map(|cache| cache.layer(index));
-        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next), past);
+        let pass = pass(step, index);
+        pass.forward(arena, block.input, &block.forward, &block.forward_work, Some(next), past);
         let [out] = arena.get([next]);
-        watch(Stage::TextLayer(index), &out[..rows * width]);
+        watch(Stage::TextLayer(index), &out[..pass.rows_after() * width]);
     }
     Ok(())
 }
@@ -55,6 +56,8 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
         shape: BlockShape::text(step.model.config(), step.training),
         block: step.model.text_layer(index),
         rows: step.rows,
+        // Of the last layer's rows only those that predict a label are read.
+        picked: (index + 1 == step.clock.layers).then_some(&step.prepared.predicting),
         segments: step.segments,
         cos: step.slots.text.cos,
         sin: step.slots.text.sin,
@@ -63,7 +66,7 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
     }
 }
 
-/// Norm, head and cross-entropy on the predicting rows; with gradients, that of the last layer's output too.
+/// Norm, head and cross-entropy on the predicting rows, which the last layer gave; with gradients, theirs too.
 pub(super) fn head(
     step: &Step<'_>,
     arena: &mut Arena,
@@ -74,48 +77,32 @@ pub(super) fn head(
     let text = &model.config().text;
     let (width, count) = (text.hidden_size, step.prepared.predicting.len());
     arena.reach(step.clock.head());
-    let [x, selected, normed, inverse, grad_normed, grad_selected, grad, scratch] = arena.get([
+    let [x, normed, inverse, grad_normed, grad, scratch] = arena.get([
         slots.text.output,
-        slots.selected,
-        slots.selected_normed,
-        slots.selected_inverse,
-        slots.grad_selected_normed,
-        slots.grad_selected,
+        slots.head_normed,
+        slots.head_inverse,
+        slots.grad_head_normed,
         slots.text.grad,
         slots.head_scratch,
     ]);
     let len = count * width;
-    let (selected, normed, inverse) = (&mut selected[..len], &mut normed[..len], &mut inverse[..count]);
-    select(step, x, selected, normed, inverse);
+    let (x, normed, inverse) = (&x[..len], &mut normed[..len], &mut inverse[..count]);
+    let weight = &model.weights().text.norm;
+    norm::forward(x, weight, text.norm_epsilon, normed, inverse);
     watch(Stage::Normed, normed);
     let (head, head_id) = model.head();
     let targets = &step.prepared.targets;
     let Some((gradients, scale)) = gradients else {
         return Ok(loss::run(head, normed, targets, None, scratch)?);
     };
-    let (grad_normed, grad_selected) = (&mut grad_normed[..len], &mut grad_selected[..len]);
+    let grad_normed = &mut grad_normed[..len];
     let wanted = loss::Gradients { scale, hidden: grad_normed, head: head_id.map(|id| gradients.of(id)) };
     let totals = loss::run(head, normed, targets, Some(wanted), scratch)?;
     if let Some(id) = model.id("model.language_model.norm.weight") {
-        norm::backward_weight(selected, inverse, grad_normed, gradients.of(id));
+        norm::backward_weight(x, inverse, grad_normed, gradients.of(id));
     }
-    norm::backward(selected, &model.weights().text.norm, inverse, grad_normed, Write::Replace, grad_selected);
-    let grad = &mut grad[..step.rows * width];
-    grad.fill(0.0);
-    for (from, &row) in grad_selected.chunks_exact(width).zip(&step.prepared.predicting) {
-        grad[row * width..][..width].copy_from_slice(from);
-    }
+    norm::backward(x, weight, inverse, grad_normed, Write::Replace, &mut grad[..len]);
     Ok(totals)
-}
-
-/// The predicting rows of `x`, and what the last norm makes of them.
-fn select(step: &Step<'_>, x: &[f32], selected: &mut [f32], normed: &mut [f32], inverse: &mut [f32]) {
-    let (text, weights) = (&step.model.config().text, &step.model.weights().text);
-    let width = text.hidden_size;
-    for (to, &row) in selected.chunks_exact_mut(width).zip(&step.prepared.predicting) {
-        to.copy_from_slice(&x[row * width..][..width]);
-    }
-    norm::forward(selected, &weights.norm, text.norm_epsilon, normed, inverse);
 }
 
 /// The logits of every token of the vocabulary after the one predicting row.
@@ -124,15 +111,11 @@ pub(super) fn logits<'a>(step: &Step<'_>, arena: &'a mut Arena) -> &'a [f32] {
     let (head, _) = step.model.head();
     let width = head.cols();
     arena.reach(step.clock.head());
-    let [x, selected, normed, inverse, scratch] = arena.get([
-        slots.text.output,
-        slots.selected,
-        slots.selected_normed,
-        slots.selected_inverse,
-        slots.head_scratch,
-    ]);
-    let (selected, normed) = (&mut selected[..width], &mut normed[..width]);
-    select(step, x, selected, normed, &mut inverse[..1]);
+    let [x, normed, inverse, scratch] =
+        arena.get([slots.text.output, slots.head_normed, slots.head_inverse, slots.head_scratch]);
+    let (x, normed) = (&x[..width], &mut normed[..width]);
+    let epsilon = step.model.config().text.norm_epsilon;
+    norm::forward(x, &step.model.weights().text.norm, epsilon, normed, &mut inverse[..1]);
     let (logits, packed) = scratch.split_at_mut(head.rows());
     let term = Term { left: Matrix::new(normed, 1, width), right: Right::WeightT(head) };
     multiply(Output::new(logits, 1, head.rows()), Start::ZERO, &[term], packed);

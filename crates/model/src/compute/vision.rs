@@ -55,6 +55,7 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
         shape: BlockShape::vision(config, step.training),
         block: step.model.vision_block(index),
         rows: step.prepared.patches(),
+        picked: None,
         segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
         cos: step.slots.vision.cos,
         sin: step.slots.vision.sin,

@@ -39,16 +39,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&result)?);
         return Ok(ExitCode::SUCCESS);
     }
+    println!("\nWhich colour is it? Pictures that were not trained on:");
     for answer in &result.shown {
-        let mark = if answer.given == answer.right { "right" } else { "wrong" };
-        println!("  {}: {} ({mark}: it is {})", answer.picture.display(), answer.given, answer.right);
+        let mark = if answer.given == answer.right {
+            "right".to_owned()
+        } else {
+            format!("wrong, it is {}", answer.right)
+        };
+        println!("  {}  {:<8}{mark}", answer.picture.display(), answer.given);
     }
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     println!(
-        "on pictures it has not seen: {:.0} % right before, {:.0} % after (guessing gives {:.0} %)",
-        100.0 * result.before,
-        100.0 * result.after,
-        100.0 * result.chance
+        "Right answers on {} such pictures: {} before, {} after; guessing gives {}.",
+        result.pictures,
+        percent(result.before),
+        percent(result.after),
+        percent(result.chance)
     );
-    println!("report: {}", result.report.display());
+    println!("Report: {}", result.report.display());
     Ok(ExitCode::SUCCESS)
 }

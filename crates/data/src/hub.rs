@@ -1,6 +1,6 @@
-//! Datasets of the hub: found, downloaded once, and read from the cache that Python's tools share.
+//! Datasets and models of the hub: found, downloaded once, and read from the cache that Python's tools share.
 //!
-//! In comes an id (`owner/name` or `owner/name@revision`); out go local data files. `HF_TOKEN`, `HF_HOME`,
+//! In comes an id (`owner/name` or `owner/name@revision`); out go local files. `HF_TOKEN`, `HF_HOME`,
 //! `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`; offline, only the cache is read.
 
 use crate::{
@@ -20,7 +20,7 @@ use std::{
 /// Pictures that rows may name by their path are downloaded with the rows.
 const IMAGE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
-/// Whether a name that is no file could be a dataset of the hub.
+/// Whether a name that is no file could be on the hub.
 pub(crate) fn is_id(name: &str) -> bool {
     let id = name.split_once('@').map_or(name, |(id, _)| id);
     let word = |word: &str| {
@@ -56,56 +56,110 @@ impl Hub {
         }
     }
 
-    fn find(&self, name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
-        let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
-        let repo = Repo::with_revision(id.to_owned(), RepoType::Dataset, revision.to_owned());
-        let folder = self.cache.path().join(repo.folder_name());
-        let files = if self.offline { cached(&folder, revision) } else { self.download(&repo, progress) };
-        let files = files.map_err(|reason| DataError::Hub { id: name.to_owned(), reason })?;
-        Ok(Found { files, index_folder: Some(folder.join("garden-index")), bounds: Some(folder) })
+    fn dataset(&self, name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
+        let failed = |reason| DataError::Hub { id: name.to_owned(), reason };
+        let place = self.place(name, RepoType::Dataset);
+        let snapshot = self.snapshot(&place, dataset_files, progress).map_err(failed)?;
+        let files = dataset::files_in(&snapshot).map(training_files)?;
+        Ok(Found { files, index_folder: Some(place.folder.join("garden-index")), bounds: Some(place.folder) })
     }
 
-    /// Asks for the files of the revision, and downloads those that are not here yet.
-    fn download(&self, repo: &Repo, progress: &dyn Progress) -> Result<Vec<PathBuf>, String> {
+    fn model(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
+        let place = self.place(name, RepoType::Model);
+        let snapshot = self.snapshot(&place, model_files, progress);
+        snapshot.map_err(|reason| DataError::Hub { id: name.to_owned(), reason })
+    }
+
+    fn place(&self, name: &str, kind: RepoType) -> Place {
+        let (id, revision) = name.split_once('@').unwrap_or((name, "main"));
+        let repo = Repo::with_revision(id.to_owned(), kind, revision.to_owned());
+        let folder = self.cache.path().join(repo.folder_name());
+        Place { id: id.to_owned(), revision: revision.to_owned(), kind, repo, folder }
+    }
+
+    /// The folder of a revision in the cache, with the files that `choose` wants of those there are.
+    fn snapshot(
+        &self,
+        place: &Place,
+        choose: fn(&[String]) -> Result<Vec<&String>, String>,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, String> {
+        if self.offline {
+            return place.cached();
+        }
         let mut builder =
             ApiBuilder::from_cache(self.cache.clone()).with_retries(2).with_token(self.token.clone());
         if let Some(endpoint) = &self.endpoint {
             builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
         }
-        let api = builder.build().map_err(|error| explain(&error))?;
-        let info = api.repo(repo.clone()).info().map_err(|error| explain(&error))?;
+        let explain = |error: ApiError| explain(&error, place.what());
+        let api = builder.build().map_err(explain)?;
+        let info = api.repo(place.repo.clone()).info().map_err(explain)?;
         let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric());
         if !is_name(&info.sha) {
             return Err(format!("the hub names a commit that is none: {}", info.sha));
         }
         // By the commit, and not by the branch: all files are of one moment, and old ones are not taken for new.
-        let commit =
-            Repo::with_revision(repo.url().replacen("datasets/", "", 1), RepoType::Dataset, info.sha.clone());
-        let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress };
+        let commit = Repo::with_revision(place.id.clone(), place.kind, info.sha.clone());
+        let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress, place };
         let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
-        let data =
-            training_files(names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name)).collect());
-        if data.is_empty() {
-            return Err("it has no .jsonl, .json or .parquet file".into());
-        }
-        for name in names.iter().filter(|name| is_image(Path::new(name))) {
+        for name in choose(&names)? {
             fetch.file(name)?;
         }
-        let files = data.iter().map(|name| fetch.file(&name.to_string_lossy())).collect::<Result<_, _>>()?;
-        self.cache.repo(repo.clone()).create_ref(&info.sha).map_err(|error| error.to_string())?;
-        Ok(files)
+        self.cache.repo(place.repo.clone()).create_ref(&info.sha).map_err(|error| error.to_string())?;
+        Ok(place.folder.join("snapshots").join(info.sha))
     }
 }
 
-/// The data files of a snapshot that is already here.
-fn cached(folder: &Path, revision: &str) -> Result<Vec<PathBuf>, String> {
-    let commit =
-        fs::read_to_string(folder.join("refs").join(revision)).unwrap_or_else(|_| revision.to_owned());
-    let snapshot = folder.join("snapshots").join(commit.trim());
-    let files = dataset::files_in(&snapshot);
-    files
-        .map(training_files)
-        .map_err(|_| format!("not in the cache ({}), and HF_HUB_OFFLINE is set", snapshot.display()))
+/// A name on the hub, and where the cache keeps it.
+struct Place {
+    id: String,
+    revision: String,
+    kind: RepoType,
+    repo: Repo,
+    folder: PathBuf,
+}
+
+impl Place {
+    fn what(&self) -> &'static str {
+        match self.kind {
+            RepoType::Dataset => "dataset",
+            _ => "model",
+        }
+    }
+
+    /// The snapshot that is already here.
+    fn cached(&self) -> Result<PathBuf, String> {
+        let commit = fs::read_to_string(self.folder.join("refs").join(&self.revision));
+        let commit = commit.unwrap_or_else(|_| self.revision.clone());
+        let snapshot = self.folder.join("snapshots").join(commit.trim());
+        match snapshot.is_dir() {
+            true => Ok(snapshot),
+            false => Err(format!("not in the cache ({}), and HF_HUB_OFFLINE is set", snapshot.display())),
+        }
+    }
+}
+
+/// The rows of a dataset to train on, and its pictures.
+fn dataset_files(names: &[String]) -> Result<Vec<&String>, String> {
+    let data = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name));
+    let data = training_files(data.collect());
+    if data.is_empty() {
+        return Err("it has no .jsonl, .json or .parquet file".into());
+    }
+    let wanted =
+        |name: &&String| is_image(Path::new(name)) || data.iter().any(|data| data == Path::new(name));
+    Ok(names.iter().filter(wanted).collect())
+}
+
+/// The weights of a model, and the files beside them that say what it is: those at the top, in Hugging Face's layout.
+fn model_files(names: &[String]) -> Result<Vec<&String>, String> {
+    if !names.iter().any(|name| name.ends_with(".safetensors")) {
+        return Err("it has no .safetensors file".into());
+    }
+    let known = [".safetensors", ".json", ".jinja", ".txt"];
+    let wanted = |name: &&String| !name.contains('/') && known.iter().any(|end| name.ends_with(end));
+    Ok(names.iter().filter(wanted).collect())
 }
 
 /// What is needed to have one file of a commit after another.
@@ -113,27 +167,38 @@ struct Fetch<'a> {
     api: ApiRepo,
     cache: CacheRepo,
     progress: &'a dyn Progress,
+    place: &'a Place,
 }
 
 impl Fetch<'_> {
-    /// A file from the cache, or from afar.
-    fn file(&self, name: &str) -> Result<PathBuf, String> {
+    /// Has a file in the cache, from afar if need be.
+    fn file(&self, name: &str) -> Result<(), String> {
         // The name comes from the server and becomes a path here.
         let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !plain {
-            return Err(format!("the hub lists a file outside the dataset: {name}"));
+            return Err(format!("the hub lists a file outside the {}: {name}", self.place.what()));
         }
-        if let Some(path) = self.cache.get(name) {
-            return Ok(path);
+        if self.cache.get(name).is_some() {
+            return Ok(());
         }
         let bar = Bar { progress: self.progress, begun: false };
-        self.api.download_with_progress(name, bar).map_err(|error| format!("{name}: {}", explain(&error)))
+        let done = self.api.download_with_progress(name, bar);
+        done.map(drop).map_err(|error| format!("{name}: {}", explain(&error, self.place.what())))
     }
 }
 
 /// The data files of a dataset of the hub, downloaded where needed.
 pub(crate) fn find(name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
-    Hub::from_env().find(name, progress)
+    Hub::from_env().dataset(name, progress)
+}
+
+/// The folder of a model: `name` itself, or the snapshot of a model of the hub (`owner/name`, `owner/name@revision`), downloaded
+/// where needed.
+pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
+    if Path::new(name).exists() || !is_id(name) {
+        return Ok(PathBuf::from(name));
+    }
+    Hub::from_env().model(name, progress)
 }
 
 /// The files to train on: where the names tell splits apart, those of the training split.
@@ -160,13 +225,13 @@ fn is_image(name: &Path) -> bool {
 }
 
 /// What to do about an answer of the hub.
-fn explain(error: &ApiError) -> String {
+fn explain(error: &ApiError, what: &str) -> String {
     let text = error.to_string();
     let has = |code: &str| text.contains(code);
     if has("401") || has("403") {
         format!("{text}: it is private or gated; set HF_TOKEN to a token that may read it")
     } else if has("404") {
-        format!("{text}: there is no such dataset or revision, and no such file here")
+        format!("{text}: there is no such {what} or revision, and no such file or folder here")
     } else {
         text
     }
@@ -262,11 +327,17 @@ mod tests {
             )
         };
         let allowed = token.is_none_or(|token| headers.contains(&format!("authorization: bearer {token}\n")));
-        let file = path.strip_prefix(&format!("/datasets/garden/shapes/resolve/{COMMIT}/"));
+        let file = ["/datasets/garden/shapes", "/garden/tiny"]
+            .iter()
+            .find_map(|of| path.strip_prefix(&format!("{of}/resolve/{COMMIT}/")));
         let stored = path.strip_prefix("/storage/");
         let text = match (allowed, path, file.or(stored).and_then(|name| files.get_key_value(name))) {
             (false, ..) => respond("401 Unauthorized", "", "no"),
-            (true, "/api/datasets/garden/shapes/revision/main", _) => {
+            (
+                true,
+                "/api/datasets/garden/shapes/revision/main" | "/api/models/garden/tiny/revision/main",
+                _,
+            ) => {
                 let list: Vec<_> = files.keys().map(|name| format!(r#"{{"rfilename": "{name}"}}"#)).collect();
                 let body = format!(r#"{{"sha": "{COMMIT}", "siblings": [{}]}}"#, list.join(","));
                 respond("200 OK", "", &body)
@@ -322,9 +393,9 @@ mod tests {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
         let client = hub.client(cache.path(), None, false);
         let expected = ("Text(\"one\")".to_owned(), b"picture".to_vec());
-        assert_eq!(first_row(client.find("garden/shapes", &()).unwrap()), expected);
+        assert_eq!(first_row(client.dataset("garden/shapes", &()).unwrap()), expected);
         let requests = hub.requests();
-        assert_eq!(first_row(client.find("garden/shapes", &()).unwrap()), expected);
+        assert_eq!(first_row(client.dataset("garden/shapes", &()).unwrap()), expected);
         assert_eq!(hub.requests(), requests + 1, "the second time only the list is asked for");
     }
 
@@ -332,28 +403,53 @@ mod tests {
     fn offline_reads_the_cache_and_asks_nobody() {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
         let offline = hub.client(cache.path(), None, true);
-        let error = offline.find("garden/shapes", &()).err().expect("nothing cached yet").to_string();
+        let error = offline.dataset("garden/shapes", &()).err().expect("nothing cached yet").to_string();
         assert!(error.contains("garden/shapes") && error.contains("HF_HUB_OFFLINE"), "{error}");
         assert_eq!(hub.requests(), 0);
-        let online = first_row(hub.client(cache.path(), None, false).find("garden/shapes", &()).unwrap());
+        let online = first_row(hub.client(cache.path(), None, false).dataset("garden/shapes", &()).unwrap());
         let requests = hub.requests();
-        assert_eq!(first_row(offline.find("garden/shapes", &()).unwrap()), online);
+        assert_eq!(first_row(offline.dataset("garden/shapes", &()).unwrap()), online);
         assert_eq!(hub.requests(), requests);
+    }
+
+    #[test]
+    fn a_model_is_a_folder_with_what_it_needs() {
+        let files = [
+            ("config.json", "{}"),
+            ("model.safetensors", "weights"),
+            ("tokenizer.json", "[]"),
+            ("chat_template.jinja", "{{ x }}"),
+            ("README.md", "# Tiny"),
+            ("onnx/model.json", "{}"),
+        ];
+        let (hub, cache) = (TestHub::start(&files, None), tempfile::tempdir().unwrap());
+        let folder = hub.client(cache.path(), None, false).model("garden/tiny", &()).unwrap();
+        let mut names: Vec<_> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"]);
+        assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), b"weights");
+        let requests = hub.requests();
+        assert_eq!(hub.client(cache.path(), None, true).model("garden/tiny", &()).unwrap(), folder);
+        assert_eq!(hub.requests(), requests, "offline asks nobody");
+        let error = hub.client(cache.path(), None, false).model("garden/gone", &()).unwrap_err().to_string();
+        assert!(error.contains("garden/gone") && error.contains("no such model"), "{error}");
     }
 
     #[test]
     fn a_private_dataset_needs_its_token() {
         let (hub, cache) = (TestHub::start(&FILES, Some("secret")), tempfile::tempdir().unwrap());
         let error =
-            hub.client(cache.path(), None, false).find("garden/shapes", &()).err().unwrap().to_string();
+            hub.client(cache.path(), None, false).dataset("garden/shapes", &()).err().unwrap().to_string();
         assert!(error.contains("HF_TOKEN"), "{error}");
-        first_row(hub.client(cache.path(), Some("secret"), false).find("garden/shapes", &()).unwrap());
+        first_row(hub.client(cache.path(), Some("secret"), false).dataset("garden/shapes", &()).unwrap());
     }
 
     #[test]
     fn says_that_there_is_no_such_dataset() {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
-        let error = hub.client(cache.path(), None, false).find("garden/gone", &()).err().unwrap().to_string();
+        let error =
+            hub.client(cache.path(), None, false).dataset("garden/gone", &()).err().unwrap().to_string();
         assert!(error.contains("garden/gone") && error.contains("no such dataset"), "{error}");
     }
 
@@ -361,8 +457,12 @@ mod tests {
     fn a_name_from_the_server_never_leaves_the_cache() {
         for name in ["../../evil.jsonl", "/evil.jsonl", "a/../../evil.jsonl"] {
             let (hub, cache) = (TestHub::start(&[(name, "{}")], None), tempfile::tempdir().unwrap());
-            let error =
-                hub.client(cache.path(), None, false).find("garden/shapes", &()).err().unwrap().to_string();
+            let error = hub
+                .client(cache.path(), None, false)
+                .dataset("garden/shapes", &())
+                .err()
+                .unwrap()
+                .to_string();
             assert!(error.contains("outside the dataset"), "{error}");
         }
     }

@@ -12,7 +12,7 @@ pub mod dataset;
 pub mod embedded;
 pub mod error;
 mod guarded;
-mod hub;
+pub mod hub;
 pub mod image;
 pub mod index;
 pub mod loader;

@@ -13,6 +13,6 @@ pub mod simd;
 pub mod storage;
 pub mod weight;
 
-pub use heap::{CountingAllocator, trim_heap};
+pub use heap::{CountingAllocator, return_large_pieces, trim_heap};
 pub use storage::{SharedBytes, Storage};
 pub use weight::{Elements, StoredAs, Weight, WeightError, stored_bytes};

@@ -6,7 +6,7 @@
 use crate::{
     config::{RunConfig, TrainOptions},
     optimizer::OptimizerKind,
-    run::{self, Ended, RunError, VisionModel, longest_batch, open_data},
+    run::{self, Ended, RunError, VisionModel, open_data},
     schedule::Shape,
     screen::Screen,
     trainer::TrainableModel,
@@ -27,7 +27,7 @@ use std::{
 };
 
 /// Pictures to train on: each is seen a handful of times.
-const TRAINING_ROWS: u64 = 480;
+const TRAINING_ROWS: u64 = 400;
 /// Pictures that are never trained on.
 const HELD_OUT_ROWS: u64 = 120;
 /// Four patches a side: four tokens a picture.
@@ -49,6 +49,8 @@ pub struct Answer {
 /// What a demo showed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DemoResult {
+    /// Pictures that were asked about.
+    pub pictures: u64,
     /// Share of right answers of the model as it was made.
     pub before: f64,
     /// Share of right answers with the adapter.
@@ -63,6 +65,7 @@ pub struct DemoResult {
 
 /// Runs the demo in a new or empty folder.
 pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, RunError> {
+    garden_engine::return_large_pieces();
     let model = folder.join("model");
     let other = |error: &dyn std::fmt::Display| RunError::Other(error.to_string().into());
     screen.line("making a tiny model with random weights, and pictures of coloured shapes");
@@ -78,16 +81,17 @@ pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, Run
     pictures("held-out", HELD_OUT_ROWS, seed + 1)?;
 
     let config = settings(folder, &model, seed).map_err(|error| other(&error))?;
-    let mut quiz = Quiz::new(&config, &model)?;
-    let before = share_right(&quiz.answers()?);
+    let before = share_right(&Quiz::new(&config, &model)?.answers()?);
     screen.line(&format!("before training: {:.0} % right on {HELD_OUT_ROWS} pictures", 100.0 * before));
     match run::train(&config)? {
         Ended::Done => {}
         ended => return Err(other(&format!("the demo was stopped: {ended:?}"))),
     }
+    let mut quiz = Quiz::new(&config, &model)?;
     quiz.model.load(&config.output_dir).map_err(RunError::Other)?;
     let answers = quiz.answers()?;
     Ok(DemoResult {
+        pictures: HELD_OUT_ROWS,
         before,
         after: share_right(&answers),
         chance: 1.0 / colours().count() as f64,
@@ -104,7 +108,7 @@ fn settings(folder: &Path, model: &Path, seed: u64) -> Result<RunConfig, crate::
         dataset: Some(text(folder.join("training"))),
         eval_dataset: Some(text(folder.join("held-out"))),
         output_dir: Some(folder.join("run")),
-        epochs: Some(5.0),
+        epochs: Some(4.0),
         batch_size: Some(16),
         gradient_accumulation_steps: Some(1),
         learning_rate: Some(2e-3),
@@ -141,7 +145,7 @@ impl Quiz {
         let dataset = Arc::new(dataset);
         let data = open_data(config, model, &())?;
         Ok(Self {
-            model: VisionModel::load(config, model, &longest_batch(config, &data), |_| {})?,
+            model: VisionModel::load(config, model, &data, |_| {})?,
             reader: RowReader::new(dataset.clone()),
             dataset,
             processor: Processor::from_dir(model, PixelLimits::default(), DecodeLimits::default())?,

@@ -264,7 +264,7 @@ fn last_line(assessment: &Assessment, resident: u64, first_step: u64, plan: Opti
     let since = assessment.plateau.and_then(|plateau| plateau.step).unwrap_or(first_step);
     match assessment.verdict {
         Verdict::Steady => format!("memory: steady at {now} since step {since}{plan}"),
-        Verdict::WarmUp => format!("memory: warmed up, {now}{plan}"),
+        Verdict::WarmUp => format!("memory: steady at {now} since step {since}, after a warm-up{plan}"),
         Verdict::Fill => format!("memory: fill, {now} since every row was seen once{plan}"),
         Verdict::Leak => {
             let rate = ByteSize(assessment.growth_per_step.unwrap_or(0.0).max(0.0) as u64);

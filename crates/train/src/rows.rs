@@ -5,11 +5,12 @@
 
 use crate::{
     config::{DataConfig, OnBadRow},
+    run::Supply,
     selective_loss::{SelectiveLoss, Statistics},
     trainer::{BatchSource, BoxError, Callback, LogEntry, Position, TrainerState},
 };
 use garden_data::{Batch, Loader, LoaderOptions, OnLongRow, Recipe, RowShare, Tally, loader};
-use std::{cell::Cell, rc::Rc, sync::Arc, thread};
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// Batches of one part of a dataset.
 pub struct Rows {
@@ -30,21 +31,21 @@ pub struct Rows {
 
 impl Rows {
     /// Rows in the order that `seed` decides, or as they are written.
-    pub fn new(
+    pub(crate) fn new(
         recipe: Arc<Recipe>,
         config: &DataConfig,
         share: RowShare,
-        batch_size: u64,
+        supply: Supply,
         seed: Option<u64>,
     ) -> Self {
         let options = LoaderOptions {
-            batch_size: batch_size as usize,
+            batch_size: supply.batch_size as usize,
             shuffle: seed,
             // What is read as it is written is read once at a time: evaluation.
             epochs: if seed.is_some() { u64::MAX } else { 1 },
             start: loader::Position::default(),
-            workers: config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
-            prefetch_bytes: config.prefetch_bytes,
+            workers: supply.workers,
+            prefetch_bytes: supply.prefetch_bytes,
             on_bad_row: match config.on_bad_row {
                 OnBadRow::Fail => loader::OnBadRow::Fail,
                 OnBadRow::Skip => loader::OnBadRow::Skip { max_share: config.max_bad_share },

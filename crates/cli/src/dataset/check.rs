@@ -72,6 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         train_on: args.train_on.into(),
         max_tokens: args.max_seq_length,
         workers: cores(),
+        decode: true,
     };
     let survey = survey::survey(&dataset, options, &bars)?;
     let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part")]
 
+pub mod training;
+
 use procfs::process::Process;
 use serde_json::Value;
 use std::{

@@ -1,7 +1,7 @@
 //! What a dataset holds, and what training will make of it, before anything is trained.
 //!
 //! In come a dataset, a processor and, where there is one, a checkpoint's tokenizer; out goes a [`Survey`]: shapes,
-//! sizes, token lengths, what is left out and why, what a batch costs. Every image is decoded, so that a row that is
+//! sizes, token lengths, what is left out and why, what a batch costs. Where images are decoded, a row that is
 //! bad in training is bad here; memory is bounded by the number of different sizes, not of rows.
 
 mod report;
@@ -43,6 +43,8 @@ pub struct SurveyOptions {
     pub max_tokens: Option<usize>,
     /// Threads.
     pub workers: usize,
+    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far quicker.
+    pub decode: bool,
 }
 
 /// What a dataset holds.
@@ -56,6 +58,10 @@ pub struct Survey {
     pub images: u64,
     /// Their encoded bytes.
     pub image_bytes: u64,
+    /// Encoded bytes of the largest.
+    pub most_image_bytes: u64,
+    /// Pixels of the largest.
+    pub most_pixels: u64,
     /// Each size that images have, what it is resized to, and how many have it.
     pub sizes: Vec<SizeClass>,
     /// Tokens of all good rows, where a tokenizer was given.
@@ -78,6 +84,13 @@ pub struct Survey {
     pub bad_rows: Vec<String>,
     /// The first row that is used, as the model will read it, where a tokenizer was given.
     pub sample: Option<Runs>,
+}
+
+impl Survey {
+    /// Rows that can be trained on.
+    pub fn used_rows(&self) -> u64 {
+        self.rows.saturating_sub(self.too_long + self.no_label + self.bad)
+    }
 }
 
 /// Images of one size.
@@ -260,11 +273,13 @@ impl Examiner {
         let mut facts = Vec::new();
         for (image, source) in row.conversation.images().enumerate() {
             let bytes = self.reader.image_bytes(number, source)?;
-            let decoded = self.decoder.decode(&bytes, self.options.limits);
-            let seen = decoded.and_then(|pixels| {
-                let size = (pixels.width, pixels.height);
-                Ok((size, self.options.processor.config().grid(size.0, size.1)?))
-            });
+            let limits = self.options.limits;
+            let size = match self.options.decode {
+                true => self.decoder.decode(&bytes, limits).map(|pixels| (pixels.width, pixels.height)),
+                false => image::dimensions(&bytes, limits),
+            };
+            let seen =
+                size.and_then(|size| Ok((size, self.options.processor.config().grid(size.0, size.1)?)));
             let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::image(image, error) };
             let (size, grid) = seen.map_err(bad)?;
             facts.push(ImageFacts { size, grid, bytes: bytes.len() as u64 });
@@ -326,6 +341,8 @@ impl Tables {
             }
         }
         for image in facts.images {
+            survey.most_image_bytes = survey.most_image_bytes.max(image.bytes);
+            survey.most_pixels = survey.most_pixels.max(u64::from(image.size.0) * u64::from(image.size.1));
             if self.sizes.len() < MAX_SIZES || self.sizes.contains_key(&image.size) {
                 self.sizes.entry(image.size).or_insert((image.grid, 0)).1 += 1;
             }

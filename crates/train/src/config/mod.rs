@@ -16,7 +16,6 @@ use crate::{
     selective_loss::Level,
     trainer::{TrainerSettings, When},
 };
-use garden_memory::ByteSize;
 use garden_model::{LayerGroups, LoraSettings, lora::LoraError};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -145,8 +144,8 @@ pub struct DataConfig {
     pub allow_remote_images: bool,
     /// Threads.
     pub workers: Option<usize>,
-    /// Bytes prepared ahead.
-    pub prefetch_bytes: u64,
+    /// Bytes prepared ahead; a few batches if not given.
+    pub prefetch_bytes: Option<u64>,
     /// Longest row in tokens.
     pub max_seq_length: usize,
     /// Selective loss.
@@ -384,7 +383,7 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         max_pixels: o.max_pixels,
         allow_remote_images: o.allow_remote_images.unwrap_or(false),
         workers: o.dataloader_num_workers,
-        prefetch_bytes: o.prefetch_bytes.unwrap_or(ByteSize(32_000_000)).0,
+        prefetch_bytes: o.prefetch_bytes.map(|size| size.0),
         max_seq_length: at_least_one("max-seq-length", o.max_seq_length.unwrap_or(2048) as u64)? as usize,
         selective_loss,
         selective_loss_keys: o.selective_loss_keys.as_ref().map(keys),

@@ -246,7 +246,7 @@ options! {
         allow_remote_images: bool,
         /// Threads that prepare batches (one per core).
         dataloader_num_workers: usize,
-        /// Most memory for batches prepared ahead (32MB).
+        /// Most memory for batches prepared ahead (that of four batches).
         #[arg(value_name = "SIZE")]
         prefetch_bytes: ByteSize,
         /// Take JSON layout out of the loss (none).

@@ -5,9 +5,10 @@
 
 use super::RunError;
 use crate::{
-    config::{DataConfig, EvalRows, RunConfig, TrainOn},
+    config::{DataConfig, EvalRows, OnBadRow, RunConfig, TrainOn},
     rows::Rows,
     selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
+    trainer::BatchSource,
 };
 use garden_data::{
     Dataset, DatasetOptions, Part, Recipe, Role, RowReader, RowShare,
@@ -18,10 +19,19 @@ use garden_data::{
     survey::{Survey, SurveyOptions, survey},
     text::{self, Encoder},
 };
+use garden_model::compute::Shapes;
 use std::{path::Path, sync::Arc, thread};
 
 /// Image sizes that are named at the start; the rest are counted.
 const SIZES_NAMED: usize = 4;
+/// Batches prepared ahead, where the user does not say: enough for the threads to be at work while one batch is used.
+const BATCHES_AHEAD: u64 = 4;
+/// Bytes that a token of a waiting batch takes: its id, its label, and the text they come from.
+const TOKEN_BYTES: u64 = 16;
+/// Bytes that a thread holds for each pixel of the largest image: three decoded, one and a half in the planes of a JPEG.
+const PIXEL_BYTES: f64 = 4.5;
+/// Bytes that a thread holds for each encoded byte of the largest image: the row's text in base64, the image, and its scan.
+const ENCODED_BYTES: u64 = 4;
 
 /// Rows with what is known of them.
 pub struct RunData {
@@ -39,6 +49,9 @@ pub struct RunData {
     pub shown_row: Option<String>,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
+    /// What threads and batches prepared ahead hold at most.
+    pub held_bytes: u64,
+    batch_size: u64,
 }
 
 /// Opens and surveys the data of a run.
@@ -54,9 +67,10 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         return Err(RunError::NothingLeft { held_out, rows });
     }
     let seed = config.seed;
-    let part = |share, batch_size, seed| Rows::new(recipe.clone(), &config.data, share, batch_size, seed);
+    let supply = Supply::new(config, &recipe, &survey);
+    let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
-    let mut training = part(share, config.batch_size, Some(seed));
+    let mut training = part(share, Some(seed));
     let mut keys = Vec::new();
     if config.data.selective_loss != Level::None {
         keys = selective_keys(&config.data, &recipe)?;
@@ -65,19 +79,64 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             config.data.selective_loss_start_epoch,
         );
     }
+    let mut held_bytes = supply.held_bytes(&survey);
     let (evaluation, evaluation_survey) = match &config.eval_rows {
         EvalRows::None => (None, None),
         EvalRows::Count(_) | EvalRows::Share(_) => {
-            let share = RowShare::HeldOut { rows: held_out, seed };
-            (Some(part(share, config.batch_size, None)), None)
+            // While it is evaluated on, the rows to train on wait in threads of their own.
+            held_bytes += supply.held_bytes(&survey);
+            (Some(part(RowShare::HeldOut { rows: held_out, seed }, None)), None)
         }
         EvalRows::Dataset(name) => {
             let (recipe, survey) = look_at(name, config, model, progress)?;
-            (Some(Rows::new(recipe, &config.data, RowShare::All, config.batch_size, None)), Some(survey))
+            let supply = Supply::new(config, &recipe, &survey);
+            held_bytes += supply.held_bytes(&survey);
+            (Some(Rows::new(recipe, &config.data, RowShare::All, supply, None)), Some(survey))
         }
     };
     let (fingerprint, shown_row) = (recipe.dataset.fingerprint(), shown_row(&recipe));
-    Ok(RunData { training, evaluation, survey, evaluation_survey, fingerprint, shown_row, keys })
+    let batch_size = config.batch_size;
+    Ok(RunData {
+        training,
+        evaluation,
+        survey,
+        evaluation_survey,
+        fingerprint,
+        shown_row,
+        keys,
+        held_bytes,
+        batch_size,
+    })
+}
+
+/// How many threads prepare batches, and how far ahead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Supply {
+    pub batch_size: u64,
+    pub workers: usize,
+    pub prefetch_bytes: u64,
+}
+
+impl Supply {
+    fn new(config: &RunConfig, recipe: &Recipe, survey: &Survey) -> Self {
+        let (batch_size, workers) = (config.batch_size, workers(&config.data));
+        let patch_bytes = 3 * u64::from(recipe.processor.config().patch_size).pow(2);
+        let bytes = |rows| {
+            patch_bytes * survey.patches.longest(rows) + TOKEN_BYTES * survey.used_tokens.longest(rows)
+        };
+        // Each thread has a row in hand, whatever the size of a batch.
+        let ahead = bytes(workers as u64) + BATCHES_AHEAD * bytes(batch_size);
+        Self { batch_size, workers, prefetch_bytes: config.data.prefetch_bytes.unwrap_or(ahead) }
+    }
+
+    fn held_bytes(&self, survey: &Survey) -> u64 {
+        let image = PIXEL_BYTES * survey.most_pixels as f64;
+        self.prefetch_bytes + self.workers as u64 * (image as u64 + ENCODED_BYTES * survey.most_image_bytes)
+    }
+}
+
+fn workers(config: &DataConfig) -> usize {
+    config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 fn look_at(
@@ -103,9 +162,12 @@ fn look_at(
         encoder: Some(Encoder::from_dir(model)?),
         train_on,
         max_tokens: Some(data.max_seq_length),
-        workers: data.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
+        workers: workers(data),
+        // A broken image is found when it is trained on, by the rule that the user chose.
+        decode: false,
     };
     let found = survey(&dataset, options, progress)?;
+    check_usable(&found, name, data.on_bad_row)?;
     let recipe = Recipe {
         dataset,
         processor: processor()?,
@@ -114,6 +176,19 @@ fn look_at(
         max_tokens: Some(data.max_seq_length),
     };
     Ok((Arc::new(recipe), found))
+}
+
+/// Refuses at once what would end the run later.
+fn check_usable(survey: &Survey, dataset: &str, on_bad_row: OnBadRow) -> Result<(), RunError> {
+    let Survey { rows, too_long, no_label, bad, .. } = *survey;
+    if bad > 0 && on_bad_row == OnBadRow::Fail {
+        let first = survey.bad_rows.first().cloned().unwrap_or_default();
+        return Err(RunError::BadRows { bad, rows, first });
+    }
+    if survey.used_rows() == 0 {
+        return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, too_long, no_label, bad });
+    }
+    Ok(())
 }
 
 fn token_bytes(encoder: &Encoder) -> TokenBytes {
@@ -158,13 +233,30 @@ fn shown_row(recipe: &Arc<Recipe>) -> Option<String> {
 }
 
 impl RunData {
+    /// The largest batch that the rows can make.
+    pub fn longest_batch(&self) -> Shapes {
+        let rows = self.batch_size;
+        let longest = |survey: &Survey| Shapes {
+            tokens: survey.used_tokens.longest(rows) as usize,
+            patches: survey.patches.longest(rows) as usize,
+            labels: survey.label_tokens.longest(rows) as usize,
+        };
+        let training = longest(&self.survey);
+        let evaluation = self.evaluation_survey.as_ref().map_or(training, longest);
+        Shapes {
+            tokens: training.tokens.max(evaluation.tokens),
+            patches: training.patches.max(evaluation.patches),
+            labels: training.labels.max(evaluation.labels),
+        }
+    }
+
     /// Lines that say what the rows are like.
     pub fn describe(&self) -> Vec<String> {
         let survey = &self.survey;
-        let used = survey.rows.saturating_sub(survey.too_long + survey.no_label + survey.bad);
         let mut lines = vec![format!(
-            "rows: {} ({used} usable, {} too long, {} without a label, {} bad), tokens {} on average, {} at most",
+            "rows: {} ({} usable, {} too long, {} without a label, {} bad), tokens {} on average, {} at most",
             survey.rows,
+            survey.used_rows(),
             survey.too_long,
             survey.no_label,
             survey.bad,
@@ -172,7 +264,6 @@ impl RunData {
             survey.used_tokens.max(),
         )];
         if let Some(evaluation) = &self.evaluation {
-            use crate::trainer::BatchSource;
             lines.push(format!("evaluation: {} rows, training: {}", evaluation.rows(), self.training.rows()));
         }
         let mut sizes: Vec<String> = survey

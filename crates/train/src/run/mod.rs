@@ -7,8 +7,9 @@ mod data;
 mod finish;
 mod model;
 
+pub(crate) use data::Supply;
 pub use data::{RunData, open as open_data};
-pub use model::VisionModel;
+pub use model::{VisionModel, lora_settings};
 
 use crate::{
     checkpoint::{CheckpointError, CheckpointStore},
@@ -16,21 +17,15 @@ use crate::{
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
-    plan::Load,
     resume::{self, ResumeError},
     rows::SelectiveLog,
     schedule::{Schedule, ScheduleError},
     screen::{ProgressDisplay, Screen},
     trainer::{BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer},
 };
-use garden_data::{DataError, processor::ProcessorError, text::EncoderError};
+use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
 use garden_memory::RunFacts;
-use garden_model::{
-    ConfigError,
-    adapter_file::AdapterError,
-    compute::{PlanError, SessionError},
-    lora::LoraError,
-};
+use garden_model::{ConfigError, adapter_file::AdapterError, compute::SessionError, lora::LoraError};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -64,8 +59,6 @@ pub enum RunError {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error("the dataset: {0}")]
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]
     Processor(#[from] ProcessorError),
@@ -73,6 +66,14 @@ pub enum RunError {
     Encoder(#[from] EncoderError),
     #[error("--eval-split holds out {held_out} of {rows} rows: nothing is left to train on")]
     NothingLeft { held_out: u64, rows: u64 },
+    #[error(
+        "{bad} of {rows} rows are bad, such as {first}; mend them (`dataset check` lists them) or use --on-bad-row skip"
+    )]
+    BadRows { bad: u64, rows: u64, first: String },
+    #[error(
+        "none of the {rows} rows of {dataset} can be used: {too_long} are longer than --max-seq-length, {no_label} have nothing to learn, {bad} are bad"
+    )]
+    NoUsableRow { dataset: String, rows: u64, too_long: u64, no_label: u64, bad: u64 },
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
@@ -96,12 +97,13 @@ impl RunError {
 
 /// Trains, or goes on training.
 pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
+    // What comes and goes, a checkpoint's buffers or an image, must leave no level behind.
+    garden_engine::return_large_pieces();
     let screen = Screen::new(config.log_format, config.quiet);
-    let base = PathBuf::from(&config.base_model);
+    let base = hub::model_folder(&config.base_model, &screen)?;
     let mut data = data::open(config, &base, &screen)?;
-    let load = longest_batch(config, &data);
     let waiting = screen.waiting("loading the model");
-    let mut model = VisionModel::load(config, &base, &load, |_| {})?;
+    let mut model = VisionModel::load(config, &base, &data, |_| {})?;
     let loading = waiting.done();
     let (trained, all) = model.parameters();
     let share = 100.0 * trained as f64 / all as f64;
@@ -120,13 +122,6 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref())?;
     run.finish(&model, &data, &base, &outcome, &memory, start.elapsed().as_secs_f64())?;
     Ok(run.say_end(&outcome, &memory))
-}
-
-/// The most that the rows can ask for.
-pub fn longest_batch(config: &RunConfig, data: &RunData) -> Load {
-    let training = Load::surveyed(&data.survey, config.batch_size);
-    let evaluation = data.evaluation_survey.as_ref().map(|survey| Load::surveyed(survey, config.batch_size));
-    evaluation.map_or(training, |evaluation| training.union(evaluation))
 }
 
 /// A run in progress.
@@ -158,7 +153,7 @@ impl Run<'_> {
             samples_per_step: Some(batch_size * config.accumulation),
             ..RunFacts::default()
         };
-        let plan = model.plan().total() as u64;
+        let plan = model.plan();
         let usage = model.usage();
         let mut monitor = MemoryMonitor::start(
             config.memory.clone(),

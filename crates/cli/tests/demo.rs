@@ -1,0 +1,34 @@
+//! `demo` as a newcomer runs it: from guessing to knowing, on pictures that were not trained on.
+
+mod support;
+
+use std::{collections::HashSet, fs, path::Path};
+use support::{Finished, model_garden};
+
+fn pictures(folder: &Path) -> HashSet<Vec<u8>> {
+    fs::read_dir(folder.join("images"))
+        .unwrap()
+        .map(|entry| fs::read(entry.unwrap().path()).unwrap())
+        .collect()
+}
+
+#[test]
+fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let demo = folder.path().join("demo");
+    let finished = Finished::of(model_garden().args(["demo", "--format", "json", "--output"]).arg(&demo));
+    assert_eq!(finished.code, Some(0), "{}", finished.errors);
+    let result: serde_json::Value = serde_json::from_str(&finished.output).unwrap();
+    let share = |name: &str| result[name].as_f64().unwrap();
+    assert!(share("before") < 2.0 * share("chance"), "{result}");
+    assert!(share("after") > 0.9, "{result}");
+    assert_eq!(result["shown"].as_array().unwrap().len(), 5);
+    assert!(fs::read_to_string(demo.join("run/report.html")).unwrap().contains("<svg"));
+    let verdict = finished.errors.lines().rfind(|line| line.starts_with("memory: ")).unwrap();
+    assert!(verdict.starts_with("memory: steady at "), "{verdict}");
+    let (trained, asked) = (pictures(&demo.join("training")), pictures(&demo.join("held-out")));
+    assert!(asked.len() > 100 && trained.is_disjoint(&asked), "what is asked about was not trained on");
+    let again = Finished::of(model_garden().args(["demo", "--output"]).arg(&demo));
+    assert_eq!(again.code, Some(2));
+    assert!(again.errors.contains("is not empty"), "{}", again.errors);
+}

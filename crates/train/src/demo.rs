@@ -145,7 +145,7 @@ impl Quiz {
         let dataset = Arc::new(dataset);
         let data = open_data(config, model, &())?;
         Ok(Self {
-            model: VisionModel::load(config, model, &data, |_| {})?,
+            model: VisionModel::load(config, model, &data.load, |_| {})?,
             reader: RowReader::new(dataset.clone()),
             dataset,
             processor: Processor::from_dir(model, PixelLimits::default(), DecodeLimits::default())?,

@@ -120,7 +120,10 @@ impl<'a> MemoryMonitor<'a> {
 
     /// The verdict by now.
     pub fn summary(&mut self) -> Result<MemorySummary, BoxError> {
-        self.sample()?;
+        // The last step was looked at while it trained; what is held afterwards is another matter.
+        if self.last.is_none() {
+            self.sample()?;
+        }
         let reading = self.last.as_ref().ok_or("the process has no memory to look at")?;
         let first_step = self.first_step.unwrap_or(0);
         let line = last_line(&reading.assessment, reading.snapshot.sample.rss, first_step, self.plan);
@@ -212,9 +215,9 @@ impl Callback for MemoryMonitor<'_> {
         if self.settings.cleanup_every > 0 && state.global_step.is_multiple_of(self.settings.cleanup_every) {
             self.clean_up();
         }
-        // The first steps show the level; after them every tenth is enough.
-        let early = self.curve.len() < 4;
-        if (early || state.global_step.is_multiple_of(self.settings.every))
+        // The first steps show the level; after them every tenth is enough, and the last.
+        let early_or_last = self.curve.len() < 4 || state.global_step >= state.max_steps;
+        if (early_or_last || state.global_step.is_multiple_of(self.settings.every))
             && let Some(reason) = self.sample()?
         {
             self.act(reason, control);

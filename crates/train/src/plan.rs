@@ -5,7 +5,7 @@
 //! before a run is what the run does.
 
 use crate::{
-    config::{Checkpointing, Method, RunConfig},
+    config::{Checkpointing, DataConfig, Method, RunConfig},
     optimizer::OptimizerKind,
 };
 use garden_data::survey::Survey;
@@ -25,14 +25,18 @@ const PROCESS: usize = 25_000_000;
 const TOKENIZER: usize = 10;
 /// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as published.
 const TOKENIZER_FILE: usize = 46;
-/// Threads that prepare rows hold a picture as it was decoded, and on its way to its final size.
-const PICTURE_COPIES: usize = 2;
+/// Bytes that a thread holds for each pixel of the largest picture: three decoded, one and a half in the planes of a JPEG.
+const PIXEL: f64 = 4.5;
+/// Bytes that a thread holds for each encoded byte of the largest picture: the row's text in base64, the picture, its scan.
+const ENCODED: usize = 4;
+/// Batches prepared ahead, where the user does not say: enough for the threads to be at work while one batch is used.
+const AHEAD: usize = 4;
 /// Batches beside those that are prepared ahead: the one at work and the one being filled.
 const BATCHES: usize = 2;
 /// A plan is right to a twentieth: so much of the machine's room is not planned with.
 const MARGIN: u64 = 20;
-/// Bytes of a token in a batch: its number and its label.
-const TOKEN: usize = 8;
+/// Bytes of a token in a batch: its number, its label, and the text that they come from.
+const TOKEN: usize = 16;
 
 /// What a plan must know of a model besides its sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +100,32 @@ pub struct Load {
     pub shapes: Shapes,
     /// Pixels of the largest picture.
     pub pixels: usize,
+    /// Bytes of the largest picture as it is encoded.
+    pub encoded: usize,
+}
+
+/// How many threads prepare rows, and how many bytes of batches they prepare ahead.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Supply {
+    pub batch_size: u64,
+    pub workers: usize,
+    pub prefetch_bytes: u64,
+}
+
+impl Supply {
+    pub fn new(run: &RunConfig, patch_bytes: usize, load: &Load) -> Self {
+        let (batch, workers) = (load.batch_bytes(patch_bytes), workers(&run.data));
+        // Each thread has a row in hand, whatever the size of a batch.
+        let ahead = AHEAD * batch + workers * batch.div_ceil(run.batch_size as usize);
+        let prefetch_bytes = run.data.prefetch_bytes.unwrap_or(ahead as u64);
+        Self { batch_size: run.batch_size, workers, prefetch_bytes }
+    }
+
+    /// What the threads hold, and what they have prepared.
+    fn bytes(&self, load: &Load) -> usize {
+        let picture = (PIXEL * load.pixels as f64) as usize + ENCODED * load.encoded;
+        self.prefetch_bytes as usize + self.workers * picture
+    }
 }
 
 impl Load {
@@ -110,7 +140,7 @@ impl Load {
             patches: rows * patches,
             labels: rows * (tokens - image_tokens).max(1),
         };
-        Self { shapes, pixels: patches * side * side }
+        Self { shapes, pixels: patches * side * side, encoded: 0 }
     }
 
     /// The longest batch of `rows` rows that a surveyed dataset can make.
@@ -120,9 +150,7 @@ impl Load {
             patches: survey.patches.longest(rows) as usize,
             labels: survey.label_tokens.longest(rows) as usize,
         };
-        let pixels = |(width, height): (u32, u32)| width as usize * height as usize;
-        let largest = survey.sizes.iter().map(|class| pixels(class.size).max(pixels(class.resized))).max();
-        Self { shapes, pixels: largest.unwrap_or(0) }
+        Self { shapes, pixels: survey.most_pixels as usize, encoded: survey.most_image_bytes as usize }
     }
 
     /// What is enough for both.
@@ -133,7 +161,11 @@ impl Load {
             patches: a.patches.max(b.patches),
             labels: a.labels.max(b.labels),
         };
-        Self { shapes, pixels: self.pixels.max(other.pixels) }
+        Self { shapes, pixels: self.pixels.max(other.pixels), encoded: self.encoded.max(other.encoded) }
+    }
+
+    fn batch_bytes(&self, patch_bytes: usize) -> usize {
+        TOKEN * self.shapes.tokens + patch_bytes * self.shapes.patches
     }
 }
 
@@ -181,17 +213,15 @@ pub fn plan(
     }
 }
 
-/// Batches at work, those that are prepared ahead, and the pictures that threads are preparing them from.
+/// Batches at work, and what the threads that prepare them hold.
 fn batches(run: &RunConfig, model: &ModelConfig, load: &Load) -> usize {
     let patch = model.vision.patch_values() / model.vision.temporal_patch_size;
-    let batch = TOKEN * load.shapes.tokens + patch * load.shapes.patches;
-    let workers = run.data.workers.unwrap_or_else(cores);
-    let picture = model.vision.channels * load.pixels;
-    run.data.prefetch_bytes as usize + BATCHES * batch + workers * PICTURE_COPIES * picture
+    BATCHES * load.batch_bytes(patch) + Supply::new(run, patch, load).bytes(load)
 }
 
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, usize::from)
+/// Threads that prepare rows.
+pub(crate) fn workers(config: &DataConfig) -> usize {
+    config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// What a new process may still take: of the machine, or of the control group that this one lives in.

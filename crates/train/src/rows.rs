@@ -5,7 +5,7 @@
 
 use crate::{
     config::{DataConfig, OnBadRow},
-    run::Supply,
+    plan::Supply,
     selective_loss::{SelectiveLoss, Statistics},
     trainer::{BatchSource, BoxError, Callback, LogEntry, Position, TrainerState},
 };
@@ -153,6 +153,10 @@ impl BatchSource for Rows {
         }
         self.position = end;
         Ok(Some((batch, end)))
+    }
+
+    fn pause(&mut self) {
+        self.stop();
     }
 
     fn recycle(&mut self, batch: Batch) {

@@ -5,7 +5,7 @@ use garden_model::init::{Plan, Preset};
 use garden_train::{
     config::{Checkpointing, RunConfig, TrainOptions},
     plan::{Source, plan, room},
-    run::{Ended, longest_batch, open_data, train},
+    run::{Ended, open_data, train},
 };
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn a_run_takes_what_was_planned() {
     let config = config(folder.path());
     let base = folder.path().join("model");
     let (model, source) = Source::find(&config.base_model).unwrap();
-    let load = longest_batch(&config, &open_data(&config, &base, &()).unwrap());
+    let load = open_data(&config, &base, &()).unwrap().load;
     let planned = plan(&config, &model, source, &load, room()).unwrap();
     assert!(
         planned.total() > 4 * planned.process,

@@ -12,7 +12,7 @@ use garden_train::{
     config::{Checkpointing, Method, RunConfig, TrainOptions},
     optimizer::OptimizerKind,
     plan::{Load, Source, plan, room},
-    run::{longest_batch, open_data},
+    run::open_data,
 };
 use std::{
     path::{Path, PathBuf},
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let load = match &args.dataset {
         Some(_) => {
             let data = open_data(&config, Path::new(&args.base_model), &Bars::default())?;
-            longest_batch(&config, &data)
+            data.load
         }
         None => {
             let tokens = config.data.max_seq_length;

@@ -7,7 +7,7 @@ use crate::{
     config::{RunConfig, TrainOptions},
     optimizer::Optimizer,
     plan::Load,
-    run::{RunError, VisionModel, longest_batch, open_data},
+    run::{RunError, VisionModel, open_data},
     supervisor_link::SupervisorLink,
     trainer::{BatchSource, BoxError, Position, TrainableModel},
 };
@@ -192,7 +192,7 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
     let mut data = open_data(&config, work.base_model, &())?;
-    let load = longest_batch(&config, &data);
+    let load = data.load;
     let source = &mut data.training;
     let mut learner = match component {
         Component::Collate => None,

@@ -6,6 +6,7 @@
 use super::RunError;
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, RunConfig, TrainOn},
+    plan::{Load, Supply, workers},
     rows::Rows,
     selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
     trainer::BatchSource,
@@ -19,19 +20,10 @@ use garden_data::{
     survey::{Survey, SurveyOptions, survey},
     text::{self, Encoder},
 };
-use garden_model::compute::Shapes;
-use std::{path::Path, sync::Arc, thread};
+use std::{path::Path, sync::Arc};
 
 /// Image sizes that are named at the start; the rest are counted.
 const SIZES_NAMED: usize = 4;
-/// Batches prepared ahead, where the user does not say: enough for the threads to be at work while one batch is used.
-const BATCHES_AHEAD: u64 = 4;
-/// Bytes that a token of a waiting batch takes: its id, its label, and the text they come from.
-const TOKEN_BYTES: u64 = 16;
-/// Bytes that a thread holds for each pixel of the largest image: three decoded, one and a half in the planes of a JPEG.
-const PIXEL_BYTES: f64 = 4.5;
-/// Bytes that a thread holds for each encoded byte of the largest image: the row's text in base64, the image, and its scan.
-const ENCODED_BYTES: u64 = 4;
 
 /// Rows with what is known of them.
 pub struct RunData {
@@ -41,17 +33,14 @@ pub struct RunData {
     pub evaluation: Option<Rows>,
     /// What all rows are like.
     pub survey: Survey,
-    /// What the evaluation rows are like, where they are a dataset of their own.
-    pub evaluation_survey: Option<Survey>,
     /// Changes when the rows do.
     pub fingerprint: u64,
     /// One row as the model reads it.
     pub shown_row: Option<String>,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
-    /// What threads and batches prepared ahead hold at most.
-    pub held_bytes: u64,
-    batch_size: u64,
+    /// The most that the rows ask for at once.
+    pub load: Load,
 }
 
 /// Opens and surveys the data of a run.
@@ -67,7 +56,8 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         return Err(RunError::NothingLeft { held_out, rows });
     }
     let seed = config.seed;
-    let supply = Supply::new(config, &recipe, &survey);
+    let mut load = Load::surveyed(&survey, config.batch_size);
+    let supply = Supply::new(config, patch_bytes(&recipe), &load);
     let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
     let mut training = part(share, Some(seed));
@@ -79,64 +69,25 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             config.data.selective_loss_start_epoch,
         );
     }
-    let mut held_bytes = supply.held_bytes(&survey);
-    let (evaluation, evaluation_survey) = match &config.eval_rows {
-        EvalRows::None => (None, None),
+    let evaluation = match &config.eval_rows {
+        EvalRows::None => None,
         EvalRows::Count(_) | EvalRows::Share(_) => {
-            // While it is evaluated on, the rows to train on wait in threads of their own.
-            held_bytes += supply.held_bytes(&survey);
-            (Some(part(RowShare::HeldOut { rows: held_out, seed }, None)), None)
+            Some(part(RowShare::HeldOut { rows: held_out, seed }, None))
         }
         EvalRows::Dataset(name) => {
             let (recipe, survey) = look_at(name, config, model, progress)?;
-            let supply = Supply::new(config, &recipe, &survey);
-            held_bytes += supply.held_bytes(&survey);
-            (Some(Rows::new(recipe, &config.data, RowShare::All, supply, None)), Some(survey))
+            let own = Load::surveyed(&survey, config.batch_size);
+            load = load.union(own);
+            let supply = Supply::new(config, patch_bytes(&recipe), &own);
+            Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
     };
     let (fingerprint, shown_row) = (recipe.dataset.fingerprint(), shown_row(&recipe));
-    let batch_size = config.batch_size;
-    Ok(RunData {
-        training,
-        evaluation,
-        survey,
-        evaluation_survey,
-        fingerprint,
-        shown_row,
-        keys,
-        held_bytes,
-        batch_size,
-    })
+    Ok(RunData { training, evaluation, survey, fingerprint, shown_row, keys, load })
 }
 
-/// How many threads prepare batches, and how far ahead.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Supply {
-    pub batch_size: u64,
-    pub workers: usize,
-    pub prefetch_bytes: u64,
-}
-
-impl Supply {
-    fn new(config: &RunConfig, recipe: &Recipe, survey: &Survey) -> Self {
-        let (batch_size, workers) = (config.batch_size, workers(&config.data));
-        let patch_bytes = 3 * u64::from(recipe.processor.config().patch_size).pow(2);
-        let bytes = |rows| {
-            patch_bytes * survey.patches.longest(rows) + TOKEN_BYTES * survey.used_tokens.longest(rows)
-        };
-        // Each thread has a row in hand, whatever the size of a batch.
-        let ahead = bytes(workers as u64) + BATCHES_AHEAD * bytes(batch_size);
-        Self { batch_size, workers, prefetch_bytes: config.data.prefetch_bytes.unwrap_or(ahead) }
-    }
-
-    fn held_bytes(&self, survey: &Survey) -> u64 {
-        let image = PIXEL_BYTES * survey.most_pixels as f64;
-        self.prefetch_bytes + self.workers as u64 * (image as u64 + ENCODED_BYTES * survey.most_image_bytes)
-    }
-}
-
-fn workers(config: &DataConfig) -> usize {
-    config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+fn patch_bytes(recipe: &Recipe) -> usize {
+    3 * (recipe.processor.config().patch_size as usize).pow(2)
 }
 
 fn look_at(
@@ -233,23 +184,6 @@ fn shown_row(recipe: &Arc<Recipe>) -> Option<String> {
 }
 
 impl RunData {
-    /// The largest batch that the rows can make.
-    pub fn longest_batch(&self) -> Shapes {
-        let rows = self.batch_size;
-        let longest = |survey: &Survey| Shapes {
-            tokens: survey.used_tokens.longest(rows) as usize,
-            patches: survey.patches.longest(rows) as usize,
-            labels: survey.label_tokens.longest(rows) as usize,
-        };
-        let training = longest(&self.survey);
-        let evaluation = self.evaluation_survey.as_ref().map_or(training, longest);
-        Shapes {
-            tokens: training.tokens.max(evaluation.tokens),
-            patches: training.patches.max(evaluation.patches),
-            labels: training.labels.max(evaluation.labels),
-        }
-    }
-
     /// Lines that say what the rows are like.
     pub fn describe(&self) -> Vec<String> {
         let survey = &self.survey;

@@ -7,9 +7,8 @@ mod data;
 mod finish;
 mod model;
 
-pub(crate) use data::Supply;
 pub use data::{RunData, open as open_data};
-pub use model::{VisionModel, lora_settings};
+pub use model::VisionModel;
 
 use crate::{
     checkpoint::{CheckpointError, CheckpointStore},
@@ -25,7 +24,12 @@ use crate::{
 };
 use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
 use garden_memory::RunFacts;
-use garden_model::{ConfigError, adapter_file::AdapterError, compute::SessionError, lora::LoraError};
+use garden_model::{
+    ConfigError,
+    adapter_file::AdapterError,
+    compute::{PlanError, SessionError},
+    lora::LoraError,
+};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -58,6 +62,8 @@ pub enum RunError {
     Adapter(#[from] AdapterError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]
@@ -103,7 +109,7 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let base = hub::model_folder(&config.base_model, &screen)?;
     let mut data = data::open(config, &base, &screen)?;
     let waiting = screen.waiting("loading the model");
-    let mut model = VisionModel::load(config, &base, &data, |_| {})?;
+    let mut model = VisionModel::load(config, &base, &data.load, |_| {})?;
     let loading = waiting.done();
     let (trained, all) = model.parameters();
     let share = 100.0 * trained as f64 / all as f64;
@@ -153,7 +159,7 @@ impl Run<'_> {
             samples_per_step: Some(batch_size * config.accumulation),
             ..RunFacts::default()
         };
-        let plan = model.plan();
+        let plan = model.plan().total() as u64;
         let usage = model.usage();
         let mut monitor = MemoryMonitor::start(
             config.memory.clone(),

@@ -218,8 +218,11 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             if seek {
                 self.after_epoch(&mut control)?;
             }
-            if step.is_some() && self.settings.save.is_due(self.state.global_step, seek) || control.save {
-                control.save = false;
+            let due = step.is_some() && self.settings.save.is_due(self.state.global_step, seek);
+            // The last checkpoint is written when the last evaluation and log are in it.
+            let ends = control.stop.is_some() || self.is_done();
+            let asked = std::mem::take(&mut control.save);
+            if (due || asked) && !ends {
                 self.save()?;
             }
         }
@@ -345,6 +348,8 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         let failed = |source| TrainError::Step { step, source };
         let Some(data) = self.evaluation.as_deref_mut() else { return Ok(()) };
         self.evaluated_at = Some(step);
+        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of memory.
+        self.data.pause();
         let start = Instant::now();
         let sums = evaluate(self.model, data).map_err(failed)?;
         let seconds = start.elapsed().as_secs_f64();

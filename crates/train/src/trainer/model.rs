@@ -112,6 +112,9 @@ pub trait BatchSource {
     /// The next batch of the epoch, and the place after it; nothing at its end.
     fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError>;
 
+    /// Gives back what is held for the next batches, since none will be asked for in a while.
+    fn pause(&mut self) {}
+
     /// Takes a used batch back, to use its buffers again.
     fn recycle(&mut self, batch: Self::Batch);
 }

@@ -83,7 +83,11 @@ def main():
     parser.add_argument("--batch-size", type=int, default=2)
     parser.add_argument("--gradient-accumulation-steps", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=2e-4)
+    parser.add_argument("--lr-scheduler-type", default="linear")
+    parser.add_argument("--warmup-steps", type=int, default=0)
+    parser.add_argument("--weight-decay", type=float, default=0.01)
     parser.add_argument("--lora-r", type=int, default=16)
+    parser.add_argument("--lora-alpha", type=int, default=16)
     parser.add_argument("--max-pixels", type=int)
     parser.add_argument("--logging-steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=3407)
@@ -95,8 +99,9 @@ def main():
     if options.max_pixels:
         processor.image_processor.size["longest_edge"] = options.max_pixels
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(options.model)
-    targets = r".*\.(qkv|proj|q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-    adapter = LoraConfig(r=options.lora_r, lora_alpha=options.lora_r, target_modules=targets, task_type="CAUSAL_LM")
+    # Attention and MLPs of both towers, as our trainer adapts them.
+    targets = r".*(language_model\.layers|visual\.blocks)\..*\.(qkv|proj|q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+    adapter = LoraConfig(r=options.lora_r, lora_alpha=options.lora_alpha, target_modules=targets, task_type="CAUSAL_LM")
     model = get_peft_model(model, adapter)
     model.print_trainable_parameters()
 
@@ -107,8 +112,9 @@ def main():
         per_device_train_batch_size=options.batch_size,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
         learning_rate=options.learning_rate,
-        weight_decay=0.01,
-        lr_scheduler_type="linear",
+        weight_decay=options.weight_decay,
+        lr_scheduler_type=options.lr_scheduler_type,
+        warmup_steps=options.warmup_steps,
         logging_steps=options.logging_steps,
         save_strategy="no",
         report_to="none",

@@ -68,6 +68,14 @@ def owned(sample):
     return sample["anon"] + sample["shmem"] + sample["swap"]
 
 
+def while_training(trace, steps):
+    """The trace without the seconds in which the finished process gives its memory back."""
+    cut = trace.with_suffix(".steps.jsonl")
+    with open(trace) as lines, open(cut, "w") as out:
+        out.writelines(line for line in lines if json.loads(line).get("step") != steps)
+    return cut
+
+
 def figures(trace):
     """Growth and variation from the third step on, as the trace has them."""
     with open(trace) as lines:
@@ -95,6 +103,7 @@ def main():
         if stem in (options.only or ["hf", "ours"]):
             watched(options, name, stem, command)
         if trace.exists():
+            trace = while_training(trace, options.steps)
             traces.append(trace)
             told = subprocess.run([GARDEN, "memory", "analyze", trace, "--format", "json"], capture_output=True, text=True)
             verdict = json.loads(told.stdout)["verdict"]

@@ -64,6 +64,19 @@ class Pages(unittest.TestCase):
         self.assertIn("founding-run2", document)
         self.assertIn("main-svg", document, "plotly drew no chart")
 
+    def test_a_training_run_leaves_a_page_with_its_four_curves(self):
+        model, rows, output = (self.folder / name for name in ("model", "rows", "out"))
+        self.garden("init", "--preset", "tiny", "--output", model)
+        self.garden("dataset", "create", "--kind", "shapes", "--rows", 16, "--size", "56x56", "--output", rows)
+        names = ["--base-model", model, "--dataset", rows, "--output-dir", output]
+        self.garden("train-vision", *names, "--batch-size", 2, "--epochs", 4, "--logging-steps", 2, "--eval-split", 4)
+        document = self.opened(output / "report.html")
+        self.assertEqual(document.count("<svg"), 4)
+        for title in ("Loss", "Learning rate", "Throughput", "Memory", "memory: "):
+            self.assertIn(title, document)
+        # Every chart has a curve in it.
+        self.assertGreaterEqual(document.count('d="M'), 4)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -27,12 +27,12 @@ STEPS = 400
 SETTINGS = {
     "--batch-size": 16,
     "--gradient-accumulation-steps": 1,
-    "--learning-rate": 2e-3,
+    "--learning-rate": 1e-3,
     "--lr-scheduler-type": "cosine",
-    "--warmup-steps": 10,
+    "--warmup-steps": 20,
     "--weight-decay": 0.0,
     "--lora-r": 64,
-    "--lora-alpha": 128,
+    "--lora-alpha": 64,
 }
 
 

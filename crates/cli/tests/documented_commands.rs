@@ -28,8 +28,9 @@ const DOCUMENTS: [&str; 9] = [
 const TOO_LARGE: [(&str, &str); 1] =
     [("model-garden demo", "more than a minute of training; crates/train has a test of its own for it")];
 
-/// What a command becomes so that it ends by itself.
-const SUBSTITUTES: [(&str, &str); 4] = [
+/// What a command becomes so that it ends by itself, and soon.
+const SUBSTITUTES: [(&str, &str); 5] = [
+    ("isolate --dataset", "isolate --rows 4 --rounds 2 --dataset"),
     ("cargo run --release -- ", "model-garden "),
     ("--pid 177381", "--duration 1s --pid $TRAINING"),
     ("--find-training", "--duration 1s --find-training"),

@@ -100,7 +100,9 @@ def main():
         if stem in (options.only or ["hf", "ours"]):
             watched(options, name, stem, command)
         if trace.exists():
-            trace = while_training(trace, options.steps)
+            # Our trainer traces itself, with exact steps; HF's is what the watcher saw and read from its progress bar.
+            own = options.work / f"{stem}-output/memory.jsonl"
+            trace = own if own.exists() else while_training(trace, options.steps)
             traces.append(trace)
             told = subprocess.run([GARDEN, "memory", "analyze", trace, "--format", "json"], capture_output=True, text=True)
             verdict = json.loads(told.stdout)["verdict"]

@@ -67,9 +67,14 @@ fn fractions() -> impl Iterator<Item = f64> {
 fn killed_at_fifty_moments_it_ends_with_the_same_bits() {
     const KILLS: usize = 50;
     let garden = Garden::new(24);
-    let start = Instant::now();
-    garden.train("whole", &FLAGS);
-    let whole_run = start.elapsed();
+    let timed = |name: &str| {
+        let start = Instant::now();
+        garden.train(name, &FLAGS);
+        start.elapsed()
+    };
+    // The shorter of two: one may have been held up.
+    let whole_run = timed("whole").min(timed("again"));
+    assert_same_run(&garden.output("again"), &garden.output("whole"));
     let (mut kills, mut finished) = (0, 0);
     let mut moments = fractions();
     while kills < KILLS || finished == 0 {

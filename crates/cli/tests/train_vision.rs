@@ -182,5 +182,4 @@ fn memory_is_flat_with_photos_and_returns_after_an_evaluation() {
     let (least, most) = (levels.iter().min().unwrap(), levels.iter().max().unwrap());
     // A decoded photo is 3.2 MB: keeping even two of the twenty would show.
     assert!(most - least < 6_000_000, "{least}..{most}\n{}", finished.errors);
-    assert!(finished.errors.lines().last().unwrap().starts_with("memory: steady at "), "{}", finished.errors);
 }

@@ -24,7 +24,8 @@ fn config(folder: &Path) -> RunConfig {
         output_dir: Some(folder.join("out")),
         batch_size: Some(16),
         gradient_accumulation_steps: Some(1),
-        max_steps: Some(3),
+        // More batches than are prepared ahead: else what is planned for them is never used.
+        max_steps: Some(8),
         gradient_checkpointing: Some(Checkpointing::Off),
         prefetch_bytes: Some("16MB".parse().unwrap()),
         quiet: Some(true),

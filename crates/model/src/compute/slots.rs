@@ -176,7 +176,7 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     let vision = tower(
         &mut layout,
         &vision_shape,
-        shapes.patches,
+        Rows { all: shapes.patches, last: shapes.patches },
         Times {
             forward: &|block| clock.vision_forward(block),
             backward: training.through_vision.then_some(&|block| clock.vision_backward(block)),
@@ -191,7 +191,7 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     let text = tower(
         &mut layout,
         &text_shape,
-        shapes.tokens,
+        Rows { all: shapes.tokens, last: shapes.labels },
         Times {
             forward: &|layer| clock.text_forward(layer),
             backward: training.backward.then_some(&|layer| clock.text_backward(layer)),
@@ -209,6 +209,20 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     Planned { slots, layout }
 }
 
+/// Rows of a tower, and those of them that the last block gives: nobody reads the others.
+#[derive(Clone, Copy)]
+struct Rows {
+    all: usize,
+    last: usize,
+}
+
+/// Rows of a block before and after its attention.
+#[derive(Clone, Copy)]
+struct BlockRows {
+    before: usize,
+    after: usize,
+}
+
 struct Times<'a> {
     forward: &'a dyn Fn(usize) -> usize,
     backward: Option<&'a dyn Fn(usize) -> usize>,
@@ -222,7 +236,7 @@ struct Times<'a> {
 fn tower(
     layout: &mut Layout,
     shape: &BlockShape,
-    rows: usize,
+    rows: Rows,
     times: Times<'_>,
     count: usize,
     kept: usize,
@@ -232,21 +246,23 @@ fn tower(
         let now = (times.forward)(block);
         let filled = if block == 0 { times.start } else { now - 1 };
         let recompute = block + kept < count;
+        let after = if block + 1 == count { rows.last } else { rows.all };
+        let block_rows = BlockRows { before: rows.all, after };
         let back = times.backward.map(|backward| backward(block));
-        let input = layout.request(Purpose::Activation, rows * shape.width, filled..=back.unwrap_or(now));
+        let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=back.unwrap_or(now));
         let forward_end = match back {
             Some(back) if !recompute => back,
             _ => now,
         };
         let purpose = if forward_end == now { Purpose::Work } else { Purpose::Activation };
-        let forward = kept_slots(layout, shape, rows, purpose, (now, forward_end));
-        let forward_work = work_slots(layout, shape, rows, now);
+        let forward = kept_slots(layout, shape, block_rows, purpose, (now, forward_end));
+        let forward_work = work_slots(layout, shape, block_rows, now);
         let backward = back.map(|back| {
             let kept = match recompute {
-                true => kept_slots(layout, shape, rows, Purpose::Recompute, (back, back)),
+                true => kept_slots(layout, shape, block_rows, Purpose::Recompute, (back, back)),
                 false => forward,
             };
-            (kept, backward_slots(layout, shape, rows, back))
+            (kept, backward_slots(layout, shape, block_rows, back))
         });
         blocks.push(BlockSlots {
             input,
@@ -257,14 +273,14 @@ fn tower(
         });
     }
     let last = if count == 0 { times.start } else { (times.forward)(count - 1) };
-    let table = rows * shape.head_dim / 2;
+    let table = rows.all * shape.head_dim / 2;
     TowerSlots {
         blocks,
-        output: layout.request(Purpose::Work, rows * shape.width, last..=times.output_end),
+        output: layout.request(Purpose::Work, rows.last * shape.width, last..=times.output_end),
         cos: layout.request(Purpose::Activation, table, times.start..=times.table_end),
         sin: layout.request(Purpose::Activation, table, times.start..=times.table_end),
         grad: match times.backward {
-            Some(_) => layout.request(Purpose::Work, rows * shape.width, times.grad.0..=times.grad.1),
+            Some(_) => layout.request(Purpose::Work, rows.all * shape.width, times.grad.0..=times.grad.1),
             None => layout.request(Purpose::Work, 0, 0..=0),
         },
     }
@@ -273,35 +289,37 @@ fn tower(
 fn kept_slots(
     layout: &mut Layout,
     shape: &BlockShape,
-    rows: usize,
+    BlockRows { before, after }: BlockRows,
     purpose: Purpose,
     (from, to): (usize, usize),
 ) -> Kept {
-    let mut request = |width: usize| layout.request(purpose, rows * width, from..=to);
+    let mut request = |rows: usize, width: usize| layout.request(purpose, rows * width, from..=to);
     Kept {
-        inverse1: request(1),
-        qkv: request(shape.qkv_width()),
-        attended: request(shape.width),
-        log_sum_exp: request(shape.heads),
-        middle: request(shape.width),
-        inverse2: request(1),
-        gate: request(shape.inner),
-        up: request(shape.inner),
-        narrow: request(shape.rank * shape.projections()),
+        inverse1: request(before, 1),
+        qkv: request(before, shape.qkv_width()),
+        attended: request(before, shape.width),
+        log_sum_exp: request(before, shape.heads),
+        middle: request(after, shape.width),
+        inverse2: request(after, 1),
+        gate: request(after, shape.inner),
+        up: request(after, shape.inner),
+        narrow: request(before, shape.rank * shape.projections()),
     }
 }
 
-fn work_slots(layout: &mut Layout, shape: &BlockShape, rows: usize, now: usize) -> Work {
+fn work_slots(layout: &mut Layout, shape: &BlockShape, rows: BlockRows, now: usize) -> Work {
+    let mut request = |len: usize| layout.request(Purpose::Work, len, now..=now);
     Work {
-        normed: layout.request(Purpose::Work, rows * shape.width, now..=now),
-        activated: layout.request(Purpose::Work, rows * shape.inner, now..=now),
-        dropped: layout.request(Purpose::Work, rows * shape.dropped_width(), now..=now),
+        normed: request(rows.before * shape.width),
+        // The picked rows of the input stand here for a moment, before there is an activation.
+        activated: request(rows.after * shape.inner.max(shape.width)),
+        dropped: request(rows.before * shape.dropped_width()),
     }
 }
 
-fn backward_slots(layout: &mut Layout, shape: &BlockShape, rows: usize, now: usize) -> BackwardWork {
+fn backward_slots(layout: &mut Layout, shape: &BlockShape, rows: BlockRows, now: usize) -> BackwardWork {
     let work = work_slots(layout, shape, rows, now);
-    let mut request = |width: usize| layout.request(Purpose::Work, rows * width, now..=now);
+    let mut request = |width: usize| layout.request(Purpose::Work, rows.before * width, now..=now);
     BackwardWork {
         work,
         grad_normed: request(shape.width),

@@ -1,9 +1,11 @@
 //! `model-garden generate`.
 
-use crate::progress::Format;
+use crate::{
+    flags::{PixelFlags, PrecisionFlags},
+    progress::Format,
+};
 use anyhow::{Context, Result};
-use garden_data::{processor::PixelLimits, source::MAX_IMAGE_BYTES};
-use garden_model::Precision;
+use garden_data::source::MAX_IMAGE_BYTES;
 use garden_train::generate::{Interpreter, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -45,45 +47,22 @@ pub struct Args {
     /// With a temperature, the same seed gives the same answer.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Hold the weights in 4 bits.
-    #[arg(long, conflicts_with_all = ["load_in_8bit", "load_in_16bit"])]
-    load_in_4bit: bool,
-    /// Hold the weights in 8 bits.
-    #[arg(long, conflicts_with = "load_in_16bit")]
-    load_in_8bit: bool,
-    /// Hold the weights in 16 bits.
-    #[arg(long)]
-    load_in_16bit: bool,
-    /// Enlarge pictures below this number of pixels [default: the checkpoint's].
-    #[arg(long, value_name = "N")]
-    min_pixels: Option<u64>,
-    /// Shrink pictures above this number of pixels [default: the checkpoint's].
-    #[arg(long, value_name = "N")]
-    max_pixels: Option<u64>,
+    #[command(flatten)]
+    weights: PrecisionFlags,
+    #[command(flatten)]
+    pixels: PixelFlags,
     /// What to print.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-impl Args {
-    fn precision(&self) -> Precision {
-        match (self.load_in_4bit, self.load_in_8bit, self.load_in_16bit) {
-            (true, ..) => Precision::Bits4,
-            (_, true, _) => Precision::Bits8,
-            (.., true) => Precision::Bits16,
-            _ => Precision::AsStored,
-        }
-    }
-}
-
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let pictures = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
-    let pixels = PixelLimits { min: args.min_pixels, max: args.max_pixels };
-    let mut interpreter = Interpreter::from_dir(&args.model, pixels)?;
+    let mut interpreter = Interpreter::from_dir(&args.model, args.pixels.limits())?;
     let bar =
         ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
-    let model = load(&args.model, args.adapter.as_deref(), args.precision(), |share| {
+    let model = load(&args.model, args.adapter.as_deref(), args.weights.precision(), |share| {
         bar.set_position((1000.0 * share) as u64);
     })?;
     bar.finish_and_clear();

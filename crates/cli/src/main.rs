@@ -7,6 +7,7 @@ mod completions;
 mod dataset;
 mod demo;
 mod exit;
+mod flags;
 mod generate;
 mod init;
 mod inspect;

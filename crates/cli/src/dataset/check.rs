@@ -1,8 +1,9 @@
 //! `model-garden dataset check PATH`.
 
-use super::flags::{PixelFlags, SourceFlags, TrainOnFlag, cores};
+use super::flags::{SourceFlags, cores};
 use crate::{
     exit,
+    flags::PixelFlags,
     progress::{Bars, Format},
 };
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use garden_data::{
     image::DecodeLimits,
     processor::{Processor, ProcessorConfig},
     survey::{self, Report, SurveyOptions},
-    text::Encoder,
+    text::{Encoder, TrainOn},
 };
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -37,7 +38,7 @@ pub struct Args {
     max_seq_length: Option<usize>,
     /// Which tokens are learned.
     #[arg(long, value_enum, default_value_t, requires = "base_model")]
-    train_on: TrainOnFlag,
+    train_on: TrainOn,
     /// Rows in a batch, for its cost.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: u64,
@@ -61,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 .with_context(|| format!("--base-model {}", folder.display()))?;
             let encoder =
                 Encoder::from_dir(folder).with_context(|| format!("--base-model {}", folder.display()))?;
-            (processor, Some(encoder))
+            (processor, Some(Arc::new(encoder)))
         }
         None => (Processor::new(ProcessorConfig::default().with_limits(args.pixels.limits())?, limits), None),
     };
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         processor,
         limits,
         encoder,
-        train_on: args.train_on.into(),
+        train_on: args.train_on,
         max_tokens: args.max_seq_length,
         workers: cores(),
         decode: true,

@@ -14,12 +14,15 @@ pub use shown::{Run, Runs};
 
 use crate::row::{Conversation, Role};
 use guard::{Guard, Specials};
+use serde::{Deserialize, Serialize};
 use std::{ops::Range, path::Path};
 use template::{Rendered, Template};
 use tokenizers::Tokenizer;
 
 /// Which tokens are trained on. Image placeholders never are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum TrainOn {
     /// What the assistant says in every turn, with the token that ends the turn.
     #[default]

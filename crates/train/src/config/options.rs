@@ -4,6 +4,7 @@
 //! defaults and checks are in [`super::RunConfig`].
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
+use garden_data::text::TrainOn;
 use garden_memory::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -70,20 +71,6 @@ pub enum ReportTo {
     Tensorboard,
     /// The MLflow server named by MLFLOW_TRACKING_URI.
     Mlflow,
-}
-
-/// Which turns have labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum TrainOn {
-    /// Every turn of the assistant.
-    #[default]
-    Assistant,
-    /// The assistant's last turn.
-    Last,
-    /// Every token.
-    All,
 }
 
 /// What to do with a row that cannot be used.

@@ -4,6 +4,10 @@
 //! a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the same plan, so what is said
 //! before a run is what the run does.
 
+mod report;
+
+pub use report::PlanReport;
+
 use crate::{
     config::{Checkpointing, DataConfig, Method, RunConfig},
     optimizer::OptimizerKind,
@@ -129,17 +133,16 @@ impl Supply {
 }
 
 impl Load {
-    /// Rows of `tokens` tokens each, of which `image_tokens` are a picture's, and every other one is learned.
-    pub fn assumed(model: &ModelConfig, rows: u64, tokens: usize, image_tokens: usize) -> Self {
-        let (rows, image_tokens) = (rows as usize, image_tokens.min(tokens));
+    /// Rows of `tokens` tokens each, of which `image_tokens` are a picture's, and every other one is learned. Where nobody says how many,
+    /// as much as either can be: a whole row of pictures, and a whole row that is learned.
+    pub fn assumed(model: &ModelConfig, rows: u64, tokens: usize, image_tokens: Option<usize>) -> Self {
+        let rows = rows as usize;
+        let learned = tokens - image_tokens.unwrap_or(0).min(tokens);
+        let image_tokens = image_tokens.unwrap_or(tokens).min(tokens);
         let unit = model.vision.merge_unit();
         let side = model.vision.patch_size;
         let patches = image_tokens * unit;
-        let shapes = Shapes {
-            tokens: rows * tokens,
-            patches: rows * patches,
-            labels: rows * (tokens - image_tokens).max(1),
-        };
+        let shapes = Shapes { tokens: rows * tokens, patches: rows * patches, labels: rows * learned.max(1) };
         Self { shapes, pixels: patches * side * side, encoded: 0 }
     }
 
@@ -251,7 +254,7 @@ mod tests {
 
     fn plan_3b(options: TrainOptions, room: Option<u64>) -> Result<MemoryPlan, PlanError> {
         let model = Preset::B3.model_config().unwrap();
-        let load = Load::assumed(&model, 2, 274, 144);
+        let load = Load::assumed(&model, 2, 274, Some(144));
         plan(&run(options), &model, Source::assumed(&model), &load, room)
     }
 
@@ -265,10 +268,18 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_says_is_planned_for_at_its_most() {
+        let model = Preset::B3.model_config().unwrap();
+        let shapes = |image_tokens| Load::assumed(&model, 2, 100, image_tokens).shapes;
+        assert_eq!(shapes(Some(60)), Shapes { tokens: 200, patches: 480, labels: 80 });
+        assert_eq!(shapes(None), Shapes { tokens: 200, patches: 800, labels: 200 });
+    }
+
+    #[test]
     fn every_size_has_a_plan_without_weights() {
         let totals = Preset::ALL.map(|preset| {
             let model = preset.model_config().unwrap();
-            let load = Load::assumed(&model, 2, 512, 256);
+            let load = Load::assumed(&model, 2, 512, Some(256));
             plan(&run(TrainOptions::default()), &model, Source::assumed(&model), &load, None).unwrap().total()
         });
         assert!(totals.is_sorted(), "{totals:?}");

@@ -1,0 +1,49 @@
+//! Flags that mean the same in several commands.
+
+use clap::Args;
+use garden_data::processor::PixelLimits;
+use garden_model::Precision;
+
+/// How images are resized.
+#[derive(Args)]
+pub struct PixelFlags {
+    /// Enlarge images below this number of pixels [default: the checkpoint's].
+    #[arg(long, value_name = "N")]
+    pub min_pixels: Option<u64>,
+    /// Shrink images above this number of pixels [default: the checkpoint's].
+    #[arg(long, value_name = "N")]
+    pub max_pixels: Option<u64>,
+}
+
+impl PixelFlags {
+    /// What the library reads.
+    pub fn limits(&self) -> PixelLimits {
+        PixelLimits { min: self.min_pixels, max: self.max_pixels }
+    }
+}
+
+/// How frozen weights are held.
+#[derive(Args)]
+pub struct PrecisionFlags {
+    /// Hold frozen weights in 4 bits.
+    #[arg(long, conflicts_with_all = ["load_in_8bit", "load_in_16bit"])]
+    pub load_in_4bit: bool,
+    /// Hold frozen weights in 8 bits.
+    #[arg(long, conflicts_with = "load_in_16bit")]
+    pub load_in_8bit: bool,
+    /// Hold frozen weights in 16 bits.
+    #[arg(long)]
+    pub load_in_16bit: bool,
+}
+
+impl PrecisionFlags {
+    /// What the library reads.
+    pub fn precision(&self) -> Precision {
+        match (self.load_in_4bit, self.load_in_8bit, self.load_in_16bit) {
+            (true, ..) => Precision::Bits4,
+            (_, true, _) => Precision::Bits8,
+            (.., true) => Precision::Bits16,
+            _ => Precision::AsStored,
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Options to settings: defaults filled in, contradictions refused.
+//!
+//! In come [`TrainOptions`], all of them optional; out comes a [`RunConfig`], or the flag that is wrong and what would be right.
+
+use super::{
+    ConfigError, DataConfig, EvalRows, EvalStrategy, LoraConfig, MemoryConfig, Method, Precision, ReportTo,
+    Resume, RunConfig, TrainOptions,
+};
+use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, trainer::When};
+
+impl RunConfig {
+    /// Fills in defaults and refuses contradictions.
+    pub fn resolve(options: TrainOptions) -> Result<Self, ConfigError> {
+        let o = options;
+        let eval_rows = eval_rows(&o)?;
+        let has_eval = eval_rows != EvalRows::None;
+        let config = Self {
+            evaluate: evaluate(&o, has_eval)?,
+            eval_rows,
+            precision: precision(&o)?,
+            lora: lora(&o)?,
+            data: data(&o)?,
+            memory: memory(&o)?,
+            warmup: warmup(&o)?,
+            adam: adam(&o)?,
+            base_model: o.base_model.ok_or(ConfigError::Missing("base-model"))?,
+            dataset: o.dataset.ok_or(ConfigError::Missing("dataset"))?,
+            output_dir: o.output_dir.ok_or(ConfigError::Missing("output-dir"))?,
+            method: o.method.unwrap_or_default(),
+            epochs: within("epochs", o.epochs.unwrap_or(3.0), |x| x > 0.0 && x <= 1e6, "a number above 0")?,
+            max_steps: o.max_steps.map(|steps| at_least_one("max-steps", steps)).transpose()?,
+            batch_size: at_least_one("batch-size", o.batch_size.unwrap_or(2))?,
+            accumulation: at_least_one(
+                "gradient-accumulation-steps",
+                o.gradient_accumulation_steps.unwrap_or(4),
+            )?,
+            learning_rate: within(
+                "learning-rate",
+                o.learning_rate.unwrap_or(2e-4),
+                |x| x >= 0.0,
+                "not negative",
+            )?,
+            schedule: o.lr_scheduler_type.unwrap_or_default(),
+            optimizer: o.optim.unwrap_or_default(),
+            max_grad_norm: within(
+                "max-grad-norm",
+                o.max_grad_norm.unwrap_or(1.0),
+                |x| x >= 0.0,
+                "not negative",
+            )?,
+            seed: o.seed.unwrap_or(3407),
+            logging_steps: at_least_one("logging-steps", o.logging_steps.unwrap_or(10))?,
+            save: match o.save_steps {
+                Some(steps) => When::Steps(at_least_one("save-steps", steps)?),
+                None => When::Epoch,
+            },
+            save_total_limit: at_least_one("save-total-limit", o.save_total_limit.unwrap_or(2) as u64)?
+                as usize,
+            resume: match o.resume.as_deref() {
+                None | Some("auto") => Resume::Auto,
+                Some("never") => Resume::Never,
+                Some(path) => Resume::From(path.into()),
+            },
+            early_stopping_patience: match o.early_stopping_patience {
+                Some(_) if !has_eval => {
+                    return Err(ConfigError::Needs(
+                        "early-stopping-patience",
+                        "--eval-dataset or --eval-split",
+                    ));
+                }
+                patience => patience.map(|n| at_least_one("early-stopping-patience", n)).transpose()?,
+            },
+            report_to: o
+                .report_to
+                .unwrap_or_default()
+                .into_iter()
+                .filter(|to| *to != ReportTo::None)
+                .collect(),
+            quiet: o.quiet.unwrap_or(false),
+            log_format: o.log_format.unwrap_or_default(),
+        };
+        Ok(config)
+    }
+}
+
+fn lora(o: &TrainOptions) -> Result<LoraConfig, ConfigError> {
+    Ok(LoraConfig {
+        r: at_least_one("lora-r", o.lora_r.unwrap_or(16) as u64)? as usize,
+        alpha: within("lora-alpha", o.lora_alpha.unwrap_or(16.0), |x| x > 0.0, "a number above 0")?,
+        dropout: within(
+            "lora-dropout",
+            o.lora_dropout.unwrap_or(0.0),
+            |x| (0.0..1.0).contains(&x),
+            "at least 0 and below 1",
+        )?,
+        rslora: o.use_rslora.unwrap_or(false),
+        target_modules: o.target_modules.clone(),
+        vision: o.finetune_vision_layers.unwrap_or(true),
+        language: o.finetune_language_layers.unwrap_or(true),
+        attention: o.finetune_attention_modules.unwrap_or(true),
+        mlp: o.finetune_mlp_modules.unwrap_or(true),
+    })
+}
+
+fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
+    let keys = |text: &String| {
+        text.split(',').map(|key| key.trim().to_owned()).filter(|key| !key.is_empty()).collect()
+    };
+    let selective_loss = o.selective_loss.unwrap_or_default();
+    if o.selective_loss_keys.is_some() && selective_loss != Level::Aggressive {
+        return Err(ConfigError::Needs("selective-loss-keys", "--selective-loss aggressive"));
+    }
+    Ok(DataConfig {
+        train_on: o.train_on.unwrap_or_default(),
+        on_bad_row: o.on_bad_row.unwrap_or_default(),
+        max_bad_share: match o.max_bad_rows.as_deref() {
+            None => 0.01,
+            Some(text) => share(text).ok_or(ConfigError::Value {
+                flag: "max-bad-rows",
+                value: text.to_owned(),
+                reason: "a share such as 1%",
+            })?,
+        },
+        min_pixels: o.min_pixels,
+        max_pixels: o.max_pixels,
+        allow_remote_images: o.allow_remote_images.unwrap_or(false),
+        workers: o.dataloader_num_workers,
+        prefetch_bytes: o.prefetch_bytes.map(|size| size.0),
+        max_seq_length: at_least_one("max-seq-length", o.max_seq_length.unwrap_or(2048) as u64)? as usize,
+        selective_loss,
+        selective_loss_keys: o.selective_loss_keys.as_ref().map(keys),
+        selective_loss_start_epoch: o.selective_loss_start_epoch.unwrap_or(0),
+    })
+}
+
+fn memory(o: &TrainOptions) -> Result<MemoryConfig, ConfigError> {
+    Ok(MemoryConfig {
+        budget: o.memory_budget.map(|size| size.0),
+        checkpointing: o.gradient_checkpointing.unwrap_or_default(),
+        every: at_least_one("memory-every", o.memory_every.unwrap_or(10))?,
+        limit: o.memory_limit.map(|size| size.0),
+        on_limit: o.on_memory_limit.unwrap_or_default(),
+        cleanup_every: o.cleanup_every.unwrap_or(0),
+    })
+}
+
+fn adam(o: &TrainOptions) -> Result<AdamSettings, ConfigError> {
+    let beta = |flag, value| within(flag, value, |x| (0.0..1.0).contains(&x), "at least 0 and below 1");
+    Ok(AdamSettings {
+        beta1: beta("adam-beta1", o.adam_beta1.unwrap_or(0.9))?,
+        beta2: beta("adam-beta2", o.adam_beta2.unwrap_or(0.999))?,
+        epsilon: within("adam-epsilon", o.adam_epsilon.unwrap_or(1e-8), |x| x > 0.0, "a number above 0")?,
+        weight_decay: within("weight-decay", o.weight_decay.unwrap_or(0.01), |x| x >= 0.0, "not negative")?,
+    })
+}
+
+fn warmup(o: &TrainOptions) -> Result<Warmup, ConfigError> {
+    match (o.warmup_steps, o.warmup_ratio) {
+        (Some(_), Some(_)) => Err(ConfigError::Conflict("warmup-steps", "warmup-ratio")),
+        (_, Some(ratio)) => Ok(Warmup::Ratio(within(
+            "warmup-ratio",
+            ratio,
+            |x| (0.0..1.0).contains(&x),
+            "at least 0 and below 1",
+        )?)),
+        (steps, None) => Ok(Warmup::Steps(steps.unwrap_or(0))),
+    }
+}
+
+fn precision(o: &TrainOptions) -> Result<Precision, ConfigError> {
+    let asked: Vec<_> = [
+        ("load-in-4bit", o.load_in_4bit, Precision::FourBit),
+        ("load-in-8bit", o.load_in_8bit, Precision::EightBit),
+        ("load-in-16bit", o.load_in_16bit, Precision::SixteenBit),
+    ]
+    .into_iter()
+    .filter(|(_, asked, _)| *asked == Some(true))
+    .collect();
+    match asked.as_slice() {
+        [] => Ok(Precision::AsStored),
+        [(flag, _, precision)] if o.method == Some(Method::Full) && *precision != Precision::SixteenBit => {
+            Err(ConfigError::Conflict(flag, "method full"))
+        }
+        [(_, _, precision)] => Ok(*precision),
+        [(first, ..), (second, ..), ..] => Err(ConfigError::Conflict(first, second)),
+    }
+}
+
+fn eval_rows(o: &TrainOptions) -> Result<EvalRows, ConfigError> {
+    match (&o.eval_dataset, &o.eval_split) {
+        (Some(_), Some(_)) => Err(ConfigError::Conflict("eval-dataset", "eval-split")),
+        (Some(dataset), None) => Ok(EvalRows::Dataset(dataset.clone())),
+        (None, None) => Ok(EvalRows::None),
+        (None, Some(text)) => {
+            let count = || text.parse::<u64>().ok().filter(|count| *count > 0).map(EvalRows::Count);
+            let by_share = share(text).filter(|share| *share > 0.0 && *share < 1.0).map(EvalRows::Share);
+            count().or(by_share).ok_or(ConfigError::Value {
+                flag: "eval-split",
+                value: text.clone(),
+                reason: "a share such as 5% or 0.05, or a number of rows",
+            })
+        }
+    }
+}
+
+fn evaluate(o: &TrainOptions, has_eval: bool) -> Result<When, ConfigError> {
+    let needs = Err(ConfigError::Needs("eval-strategy", "--eval-dataset or --eval-split"));
+    match o.eval_strategy {
+        Some(EvalStrategy::No) => Ok(When::Never),
+        Some(_) if !has_eval => needs,
+        Some(EvalStrategy::Steps) => match o.eval_steps {
+            Some(steps) => Ok(When::Steps(at_least_one("eval-steps", steps)?)),
+            None => Err(ConfigError::Needs("eval-strategy steps", "--eval-steps")),
+        },
+        None if has_eval && o.eval_steps.is_some() => {
+            Ok(When::Steps(at_least_one("eval-steps", o.eval_steps.unwrap_or(1))?))
+        }
+        None if !has_eval => Ok(When::Never),
+        Some(EvalStrategy::Epoch) | None => Ok(When::Epoch),
+    }
+}
+
+/// Reads `5%` or `0.05`.
+fn share(text: &str) -> Option<f64> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().ok()? / 100.0,
+        None => text.parse().ok()?,
+    };
+    (0.0..=1.0).contains(&share).then_some(share)
+}
+
+fn at_least_one(flag: &'static str, value: u64) -> Result<u64, ConfigError> {
+    if value >= 1 {
+        Ok(value)
+    } else {
+        Err(ConfigError::Value { flag, value: "0".into(), reason: "at least 1" })
+    }
+}
+
+fn within(
+    flag: &'static str,
+    value: f64,
+    holds: impl Fn(f64) -> bool,
+    reason: &'static str,
+) -> Result<f64, ConfigError> {
+    let good = value.is_finite() && holds(value);
+    if good { Ok(value) } else { Err(ConfigError::Value { flag, value: value.to_string(), reason }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minimal() -> TrainOptions {
+        TrainOptions {
+            base_model: Some("model".into()),
+            dataset: Some("rows.jsonl".into()),
+            output_dir: Some("out".into()),
+            ..TrainOptions::default()
+        }
+    }
+
+    #[test]
+    fn three_options_are_enough() {
+        let config = RunConfig::resolve(minimal()).unwrap();
+        assert_eq!((config.batch_size, config.accumulation, config.lora.r), (2, 4, 16));
+        assert_eq!((config.resume, config.evaluate), (Resume::Auto, When::Never));
+    }
+
+    #[test]
+    fn contradictions_name_the_flags() {
+        type Change = fn(&mut TrainOptions);
+        let cases: [(Change, &str); 12] = [
+            (|o| o.dataset = None, "--dataset is needed"),
+            (|o| o.batch_size = Some(0), "--batch-size 0: at least 1"),
+            (|o| o.learning_rate = Some(f64::NAN), "--learning-rate NaN"),
+            (|o| o.adam_beta1 = Some(1.0), "--adam-beta1 1: at least 0 and below 1"),
+            (
+                |o| (o.load_in_4bit, o.load_in_8bit) = (Some(true), Some(true)),
+                "--load-in-4bit and --load-in-8bit",
+            ),
+            (
+                |o| (o.load_in_4bit, o.method) = (Some(true), Some(Method::Full)),
+                "--load-in-4bit and --method full",
+            ),
+            (
+                |o| (o.warmup_steps, o.warmup_ratio) = (Some(1), Some(0.1)),
+                "--warmup-steps and --warmup-ratio",
+            ),
+            (|o| o.eval_split = Some("150%".into()), "--eval-split 150%"),
+            (|o| o.early_stopping_patience = Some(2), "--early-stopping-patience needs --eval-dataset"),
+            (|o| o.eval_strategy = Some(EvalStrategy::Epoch), "--eval-strategy needs"),
+            (
+                |o| o.selective_loss_keys = Some("a".into()),
+                "--selective-loss-keys needs --selective-loss aggressive",
+            ),
+            (|o| o.max_bad_rows = Some("many".into()), "--max-bad-rows many: a share such as 1%"),
+        ];
+        for (change, message) in cases {
+            let mut options = minimal();
+            change(&mut options);
+            let error = RunConfig::resolve(options).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error:?} should start with {message:?}");
+        }
+    }
+
+    #[test]
+    fn a_split_is_a_share_or_a_number() {
+        let split = |text: &str| {
+            let options = TrainOptions { eval_split: Some(text.into()), ..minimal() };
+            RunConfig::resolve(options).unwrap().eval_rows
+        };
+        assert_eq!(split("5%"), EvalRows::Share(0.05));
+        assert_eq!(split("0.25"), EvalRows::Share(0.25));
+        assert_eq!(split("40"), EvalRows::Count(40));
+    }
+}

@@ -1,0 +1,141 @@
+//! A plan for people and for programs.
+//!
+//! In comes a [`MemoryPlan`] with what it was made for; out goes a picture of its parts that fits a terminal, or JSON with the same
+//! figures, and whether it fits.
+
+use super::Load;
+use crate::config::{Method, RunConfig};
+use garden_memory::{ByteSize, report::text::Style};
+use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
+
+/// A plan that prints itself.
+pub struct PlanReport<'a> {
+    /// What the model is called.
+    pub name: &'a str,
+    /// The run.
+    pub config: &'a RunConfig,
+    /// The model's sizes.
+    pub model: &'a ModelConfig,
+    /// The most that its rows ask for.
+    pub load: &'a Load,
+    /// What is planned.
+    pub plan: &'a MemoryPlan,
+    /// What the machine has left.
+    pub room: Option<u64>,
+}
+
+impl PlanReport<'_> {
+    fn limit(&self) -> Option<u64> {
+        self.config.memory.budget.or(self.room)
+    }
+
+    /// Whether it fits the budget, or the machine where there is none.
+    pub fn fits(&self) -> bool {
+        self.limit().is_none_or(|limit| self.plan.total() as u64 <= limit)
+    }
+
+    /// The figures for programs.
+    pub fn json(&self) -> serde_json::Value {
+        let shapes = self.load.shapes;
+        let parts: serde_json::Map<_, _> =
+            self.plan.parts().into_iter().map(|(name, bytes)| (name.to_owned(), bytes.into())).collect();
+        serde_json::json!({
+            "parts": parts,
+            "total": self.plan.total(),
+            "available": self.room,
+            "budget": self.config.memory.budget,
+            "fits": self.fits(),
+            "longest_batch": {
+                "rows": self.config.batch_size, "tokens": shapes.tokens, "patches": shapes.patches,
+                "labels": shapes.labels
+            },
+            "blocks": self.plan.blocks,
+            "recomputed_blocks": self.plan.recomputed_blocks,
+        })
+    }
+
+    /// The figures for people.
+    pub fn text(&self, style: Style) -> String {
+        let PlanReport { name, config, model, load, plan, .. } = self;
+        let all: usize = parameters(model).iter().map(|parameter| parameter.elements()).sum();
+        let what = match config.method {
+            Method::Full => "all weights trained".to_owned(),
+            Method::Lora => format!("LoRA r {}: {} trained", config.lora.r, count(plan.adapters / 4)),
+        };
+        let mut out = format!("{name}, {} parameters, {what}\n", count(all));
+        out.push_str(&format!(
+            "longest batch: {} rows, {} tokens, {} patches, {} labels\n",
+            config.batch_size, load.shapes.tokens, load.shapes.patches, load.shapes.labels
+        ));
+        out.push_str(&format!("recomputed: {} of {} blocks\n\n", plan.recomputed_blocks, plan.blocks));
+        self.draw(&mut out, style);
+        out.push_str(&self.verdict(style));
+        out
+    }
+
+    /// A bar a part, where it begins and ends in the whole; the line of the limit below.
+    fn draw(&self, out: &mut String, style: Style) {
+        const LABELS: usize = 24;
+        let width = style.width.clamp(60, 110) - LABELS - 1;
+        let total = self.plan.total();
+        // The machine's end is shown where it is in sight of the plan.
+        let end = self.limit().map_or(total, |limit| (limit as usize).min(2 * total).max(total)).max(1);
+        let place = |bytes: usize| bytes as f64 * width as f64 / end as f64;
+        let mut before = 0;
+        for (index, (name, bytes)) in self.plan.parts().into_iter().enumerate() {
+            let bar = paint(&bar(place(before), place(before + bytes)), COLOURS[index], style);
+            out.push_str(&format!("{name:<12} {:>9}  {bar}\n", ByteSize(bytes as u64).to_string()));
+            before += bytes;
+        }
+        let axis = "─".repeat(place(total).round() as usize);
+        let rest = "╌".repeat(width.saturating_sub(axis.chars().count()));
+        out.push_str(&format!("{:<12} {:>9}  {axis}┤{rest}\n", "total", ByteSize(total as u64).to_string()));
+    }
+
+    fn verdict(&self, style: Style) -> String {
+        let Some(limit) = self.limit() else { return String::new() };
+        let whose = if self.config.memory.budget.is_some() { "budget" } else { "available on this machine" };
+        let total = self.plan.total() as u64;
+        let (word, code) = if self.fits() { ("fits", "1;32") } else { ("does not fit", "1;31") };
+        let word = paint(word, code, style);
+        let difference = ByteSize(limit.abs_diff(total));
+        let side = if self.fits() { "left" } else { "too much" };
+        format!("\n{word}: {} {whose}, {difference} {side}\n", ByteSize(limit))
+    }
+}
+
+/// One colour a part, in their order; neighbours are easy to tell apart.
+const COLOURS: [&str; 9] = ["90", "34", "36", "32", "33", "35", "31", "94", "96"];
+
+fn paint(text: &str, code: &str, style: Style) -> String {
+    if style.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A bar from one place to another, in eighths of a character at its end; the thinnest is an eighth.
+fn bar(from: f64, to: f64) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let start = from.floor() as usize;
+    let eighths = (((to - start as f64) * 8.0).round() as usize).max(1);
+    format!("{}{}{}", " ".repeat(start), "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+/// `3.75 billion`, `41.1 million`.
+fn count(number: usize) -> String {
+    match number as f64 {
+        number if number >= 1e9 => format!("{:.2} billion", number / 1e9),
+        number if number >= 1e6 => format!("{:.1} million", number / 1e6),
+        number => format!("{number:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bar;
+
+    #[test]
+    fn bars_begin_where_the_last_one_ended() {
+        assert_eq!(bar(0.0, 2.5), "██▌");
+        assert_eq!(bar(2.5, 4.0), "  ██");
+        assert_eq!(bar(3.0, 3.0), "   ▏");
+    }
+}

@@ -10,6 +10,7 @@ use crate::{
     prefetch::{Prefetch, Weight},
     prepare::{LeftOut, Prepared, Preparer, Recipe},
     row::RowId,
+    share::RowShare,
     shuffle::Order,
 };
 use serde::{Deserialize, Serialize};
@@ -46,54 +47,6 @@ pub enum OnLongRow {
     Drop,
     /// The run stops and names it.
     Fail,
-}
-
-/// Which rows of a dataset are read: all of them, those held out for evaluation, or the others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RowShare {
-    /// All.
-    #[default]
-    All,
-    /// The first so many in an order that the seed decides.
-    HeldOut {
-        /// How many.
-        rows: u64,
-        /// Decides which.
-        seed: u64,
-    },
-    /// All but those that [`RowShare::HeldOut`] with the same numbers reads.
-    Rest {
-        /// How many are held out.
-        held_out: u64,
-        /// Decides which.
-        seed: u64,
-    },
-}
-
-/// No run has this many epochs: the order that decides which rows are held out is none of theirs.
-const SPLIT_EPOCH: u64 = u64::MAX;
-
-impl RowShare {
-    /// How many of a dataset's rows are read.
-    pub fn rows(self, all: u64) -> u64 {
-        match self {
-            Self::All => all,
-            Self::HeldOut { rows, .. } => rows.min(all),
-            Self::Rest { held_out, .. } => all.saturating_sub(held_out),
-        }
-    }
-
-    /// Gives, for a row counted within the share, its number in the dataset.
-    fn finder(self, all: u64) -> impl Fn(u64) -> u64 + Send + Clone {
-        let (seed, skipped) = match self {
-            Self::All => (None, 0),
-            Self::HeldOut { seed, .. } => (Some(seed), 0),
-            Self::Rest { held_out, seed } => (Some(seed), held_out),
-        };
-        let order = seed.map_or(Order::sequential(all), |seed| Order::shuffled(all, seed, SPLIT_EPOCH));
-        // A place within the share is within the dataset.
-        move |place| order.row(place + skipped).unwrap_or_default()
-    }
 }
 
 /// How rows become batches.

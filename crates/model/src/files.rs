@@ -8,10 +8,19 @@ use std::path::Path;
 
 /// Writes `bytes` beside `path`, syncs, and renames.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    place(path, |file| file.write_all(bytes))
+}
+
+/// Copies `from` beside `to`, syncs, and renames.
+pub fn copy_whole(from: &Path, to: &Path) -> io::Result<()> {
+    place(to, |file| io::copy(&mut File::open(from)?, file).map(drop))
+}
+
+fn place(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let written = File::create(&partial).and_then(|mut file| {
-        file.write_all(bytes)?;
+        fill(&mut file)?;
         file.sync_all()
     });
     let placed = written.and_then(|()| std::fs::rename(&partial, path));

@@ -255,8 +255,7 @@ pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError>
     for name in COMPANIONS {
         let (from, to) = (base.join(name), dir.join(name));
         if from.is_file() {
-            let copied = fs::copy(&from, &to).and_then(|_| fs::File::open(&to)?.sync_all());
-            copied.map_err(MergeError::io(&to))?;
+            garden_model::files::copy_whole(&from, &to).map_err(MergeError::io(&to))?;
         }
     }
     Ok(())

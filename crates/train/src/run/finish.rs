@@ -3,7 +3,7 @@
 //! In comes the last checkpoint, or the best one after early stopping; out come its adapter, the base's tokenizer and processor files, the
 //! history, the model card and the report.
 
-use super::{Run, RunData, RunError, VisionModel, copy_whole};
+use super::{Run, RunData, RunError, VisionModel};
 use crate::{
     checkpoint::MANIFEST,
     merge::copy_companions,
@@ -11,6 +11,7 @@ use crate::{
     outputs::summary::FinishedRun,
     trainer::{BatchSource, Outcome, StopReason},
 };
+use garden_model::files::copy_whole;
 use std::{fs, path::Path};
 
 /// Files of a checkpoint that only a resume needs.
@@ -40,7 +41,8 @@ impl Run<'_> {
             let path = entry.map_err(RunError::io(&source))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if path.is_file() && !ONLY_TO_RESUME.contains(&name) {
-                copy_whole(&path, &output.join(name))?;
+                let copy = output.join(name);
+                copy_whole(&path, &copy).map_err(RunError::io(copy))?;
             }
         }
         copy_companions(base, output).map_err(|error| RunError::Other(error.into()))?;

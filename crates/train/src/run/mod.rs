@@ -30,12 +30,7 @@ use garden_model::{
     compute::{PlanError, SessionError},
     lora::LoraError,
 };
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{collections::BTreeMap, fs, io, path::PathBuf, time::Instant};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,11 +236,4 @@ fn flatten(prefix: &str, value: &serde_json::Value, flat: &mut BTreeMap<String, 
         serde_json::Value::String(text) => drop(flat.insert(prefix.to_owned(), text.clone())),
         other => drop(flat.insert(prefix.to_owned(), other.to_string())),
     }
-}
-
-/// Copies a file under another name first, so that it appears whole.
-fn copy_whole(from: &Path, to: &Path) -> Result<(), RunError> {
-    let mut partial = to.as_os_str().to_owned();
-    partial.push(".partial");
-    fs::copy(from, &partial).and_then(|_| fs::rename(&partial, to)).map_err(RunError::io(to))
 }

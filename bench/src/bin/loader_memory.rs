@@ -70,7 +70,7 @@ fn measure(folder: &Path, max_pixels: u64) -> Result<()> {
     let recipe = Recipe {
         dataset: Arc::new(dataset),
         processor: Processor::from_dir(checkpoint, pixels, DecodeLimits::default())?,
-        encoder: Encoder::from_dir(checkpoint)?,
+        encoder: Arc::new(Encoder::from_dir(checkpoint)?),
         train_on: TrainOn::Assistant,
         max_tokens: None,
     };

@@ -20,7 +20,7 @@ pub struct Recipe {
     /// What is done to images.
     pub processor: Processor,
     /// What is done to text.
-    pub encoder: Encoder,
+    pub encoder: Arc<Encoder>,
     /// Which tokens are learned.
     pub train_on: TrainOn,
     /// The most tokens that a row may have.

@@ -235,7 +235,7 @@ fn a_sample_shows_its_labels_and_images() {
     row.turns[0].parts.insert(0, Part::Image(ImageSource::Path("lake.jpg".into())));
     let encoder = encoder();
     let encoded = encoder.encode(&row, &[12], TrainOn::Assistant).expect("encodes");
-    let shown = encoder.runs(&encoded).expect("decodes").to_string();
+    let shown = encoder.runs(&encoded).expect("decodes").shown(usize::MAX);
     let expected = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n\
                     <|vision_start|><|image_pad|>x12<|vision_end|>ask<|im_end|>\n\
                     <|im_start|>assistant\n[[A lake.<|im_end|>]]\n";

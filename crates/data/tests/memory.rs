@@ -44,7 +44,7 @@ fn the_loader_is_flat_over_two_epochs_of_photos() {
     let recipe = Recipe {
         dataset: open(&data),
         processor: Processor::from_dir(checkpoint, pixels, DecodeLimits::default()).unwrap(),
-        encoder: Encoder::from_dir(checkpoint).unwrap(),
+        encoder: Arc::new(Encoder::from_dir(checkpoint).unwrap()),
         train_on: TrainOn::Assistant,
         max_tokens: None,
     };

@@ -36,7 +36,7 @@ pub struct SurveyOptions {
     /// What an image may ask for.
     pub limits: DecodeLimits,
     /// What will be done to text, where a checkpoint is given.
-    pub encoder: Option<Encoder>,
+    pub encoder: Option<Arc<Encoder>>,
     /// Which tokens will be learned.
     pub train_on: TrainOn,
     /// The most tokens that a row may have.

@@ -12,7 +12,7 @@ const LISTED_SIZES: usize = 8;
 /// Bad rows that are listed in text.
 const LISTED_BAD_ROWS: usize = 10;
 const HISTOGRAM_BARS: usize = 10;
-/// Characters shown of each stretch of the sample: its beginning and its end tell what it is.
+/// Characters shown of each stretch of the sample.
 const SHOWN_CHARACTERS: usize = 600;
 const BAR_WIDTH: u64 = 32;
 /// Bytes of a patch: one a sample as the engine has it, f32 and twice as HF has it.
@@ -175,12 +175,7 @@ impl Report<'_> {
     fn sample(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(sample) = &self.survey.sample else { return Ok(()) };
         writeln!(f, "\nThe first row as the model reads it, [[what is learned]] in brackets:\n")?;
-        let mut text = String::new();
-        for Run { trained, text: run, .. } in &sample.0 {
-            let (open, close) = if *trained { ("[[", "]]") } else { ("", "") };
-            text += &format!("{open}{}{close}", shown(run));
-        }
-        text.lines().try_for_each(|line| writeln!(f, "  {line}"))
+        sample.shown(SHOWN_CHARACTERS).lines().try_for_each(|line| writeln!(f, "  {line}"))
     }
 
     fn bad_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,21 +201,6 @@ impl Display for Report<'_> {
         self.bad_rows(f)?;
         self.sample(f)
     }
-}
-
-/// Text of a stranger on our terminal: no control characters but line ends, and the middle left out where it is long.
-fn shown(text: &str) -> String {
-    let safe: Vec<_> = text
-        .chars()
-        .map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c })
-        .collect();
-    let hidden = safe.len().saturating_sub(SHOWN_CHARACTERS);
-    if hidden == 0 {
-        return safe.into_iter().collect();
-    }
-    let (start, end) = (&safe[..SHOWN_CHARACTERS / 2], &safe[safe.len() - SHOWN_CHARACTERS / 2..]);
-    let middle = format!(" … {} characters … ", grouped(hidden as u64));
-    start.iter().copied().chain(middle.chars()).chain(end.iter().copied()).collect()
 }
 
 fn run_json(run: &Run) -> Value {

@@ -1,10 +1,9 @@
 //! An encoded row for people: what the model reads, and which of it is learned.
 //!
 //! In comes an [`Encoded`] row; out go its runs of learned and unlearned text, each placeholder run of an image as one
-//! short word. Printed, what is learned stands between `[[` and `]]`.
+//! short word. Shown, what is learned stands between `[[` and `]]`, and nothing in it can steer a terminal.
 
 use super::{Encoded, Encoder, TextError};
-use std::fmt;
 
 /// A stretch of tokens that are all learned or all not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +16,7 @@ pub struct Run {
     pub text: String,
 }
 
-/// A row as runs; prints itself.
+/// A row as runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runs(pub Vec<Run>);
 
@@ -49,14 +48,29 @@ impl Encoder {
     }
 }
 
-impl fmt::Display for Runs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Run { trained, text, .. } in &self.0 {
-            match trained {
-                true => write!(f, "[[{text}]]")?,
-                false => f.write_str(text)?,
-            }
-        }
-        Ok(())
+impl Runs {
+    /// The row's text, what is learned between `[[` and `]]`. Of a longer stretch than so many characters the middle is left out: its beginning
+    /// and its end tell what it is.
+    pub fn shown(&self, characters: usize) -> String {
+        let stretch = |run: &Run| match (run.trained, excerpt(&run.text, characters)) {
+            (true, text) => format!("[[{text}]]"),
+            (false, text) => text,
+        };
+        self.0.iter().map(stretch).collect()
     }
+}
+
+/// Text of a stranger for our terminal: no control characters but line ends, and the middle left out where it is long.
+fn excerpt(text: &str, characters: usize) -> String {
+    let safe: Vec<_> = text
+        .chars()
+        .map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    let hidden = safe.len().saturating_sub(characters);
+    if hidden == 0 {
+        return safe.into_iter().collect();
+    }
+    let (start, end) = (&safe[..characters / 2], &safe[safe.len() - characters / 2..]);
+    let middle = format!(" … {hidden} characters … ");
+    start.iter().copied().chain(middle.chars()).chain(end.iter().copied()).collect()
 }

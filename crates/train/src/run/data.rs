@@ -5,7 +5,7 @@
 
 use super::RunError;
 use crate::{
-    config::{DataConfig, EvalRows, OnBadRow, RunConfig, TrainOn},
+    config::{DataConfig, EvalRows, OnBadRow, RunConfig},
     plan::{Load, Supply, workers},
     rows::Rows,
     selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
@@ -14,14 +14,15 @@ use crate::{
 use garden_data::{
     Dataset, DatasetOptions, Part, Recipe, Role, RowReader, RowShare,
     image::DecodeLimits,
-    prepare::{Prepared, Preparer},
     processor::{PixelLimits, Processor},
     progress::Progress,
     survey::{Survey, SurveyOptions, survey},
-    text::{self, Encoder},
+    text::Encoder,
 };
 use std::{path::Path, sync::Arc};
 
+/// Characters that are shown of each stretch of a row: enough to see what is learned.
+const SHOWN_CHARACTERS: usize = 300;
 /// Image sizes that are named at the start; the rest are counted.
 const SIZES_NAMED: usize = 4;
 
@@ -35,8 +36,6 @@ pub struct RunData {
     pub survey: Survey,
     /// Changes when the rows do.
     pub fingerprint: u64,
-    /// One row as the model reads it.
-    pub shown_row: Option<String>,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
     /// The most that the rows ask for at once.
@@ -82,8 +81,8 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
     };
-    let (fingerprint, shown_row) = (recipe.dataset.fingerprint(), shown_row(&recipe));
-    Ok(RunData { training, evaluation, survey, fingerprint, shown_row, keys, load })
+    let fingerprint = recipe.dataset.fingerprint();
+    Ok(RunData { training, evaluation, survey, fingerprint, keys, load })
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {
@@ -101,31 +100,25 @@ fn look_at(
     let dataset = Arc::new(Dataset::open(name, &options, progress)?);
     let limits = DecodeLimits::default();
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
-    let processor = || Processor::from_dir(model, pixels, limits);
-    let train_on = match data.train_on {
-        TrainOn::Assistant => text::TrainOn::Assistant,
-        TrainOn::Last => text::TrainOn::Last,
-        TrainOn::All => text::TrainOn::All,
+    let recipe = Recipe {
+        dataset,
+        processor: Processor::from_dir(model, pixels, limits)?,
+        encoder: Arc::new(Encoder::from_dir(model)?),
+        train_on: data.train_on,
+        max_tokens: Some(data.max_seq_length),
     };
     let options = SurveyOptions {
-        processor: processor()?,
+        processor: recipe.processor.clone(),
         limits,
-        encoder: Some(Encoder::from_dir(model)?),
-        train_on,
-        max_tokens: Some(data.max_seq_length),
+        encoder: Some(recipe.encoder.clone()),
+        train_on: recipe.train_on,
+        max_tokens: recipe.max_tokens,
         workers: workers(data),
         // A broken image is found when it is trained on, by the rule that the user chose.
         decode: false,
     };
-    let found = survey(&dataset, options, progress)?;
+    let found = survey(&recipe.dataset, options, progress)?;
     check_usable(&found, name, data.on_bad_row)?;
-    let recipe = Recipe {
-        dataset,
-        processor: processor()?,
-        encoder: Encoder::from_dir(model)?,
-        train_on,
-        max_tokens: Some(data.max_seq_length),
-    };
     Ok((Arc::new(recipe), found))
 }
 
@@ -171,18 +164,6 @@ fn selective_keys(config: &DataConfig, recipe: &Recipe) -> Result<Vec<String>, R
     Ok(finder.keys())
 }
 
-/// The first row that can be shown, with what is learned marked.
-fn shown_row(recipe: &Arc<Recipe>) -> Option<String> {
-    let mut preparer = Preparer::new(recipe.clone());
-    let sample = (0..recipe.dataset.rows().min(ROWS_LOOKED_AT as u64)).find_map(|row| {
-        match preparer.prepare(row, Vec::new()) {
-            Ok(Prepared::Ready(sample)) => Some(sample),
-            _ => None,
-        }
-    })?;
-    recipe.encoder.runs(&sample.encoded).ok().map(|runs| runs.to_string())
-}
-
 impl RunData {
     /// Lines that say what the rows are like.
     pub fn describe(&self) -> Vec<String> {
@@ -218,20 +199,10 @@ impl RunData {
         if !self.keys.is_empty() {
             lines.push(format!("selective loss masks the keys {}", self.keys.join(", ")));
         }
-        if let Some(row) = &self.shown_row {
-            lines.push(format!("one row, learned between [[ and ]]: {}", shortened(row)));
+        if let Some(row) = &survey.sample {
+            let text = row.shown(SHOWN_CHARACTERS).replace('\n', "\\n");
+            lines.push(format!("one row, learned between [[ and ]]: {text}"));
         }
         lines
-    }
-}
-
-/// Characters of a row that are shown: enough to see what is learned.
-const ROW_SHOWN: usize = 600;
-
-fn shortened(text: &str) -> String {
-    let text = text.replace('\n', "\\n");
-    match text.char_indices().nth(ROW_SHOWN) {
-        Some((end, _)) => format!("{} ...", &text[..end]),
-        None => text,
     }
 }

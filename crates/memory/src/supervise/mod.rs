@@ -4,6 +4,7 @@
 //! ends, no process of the command is left behind: the tree hangs below a guard that adopts every orphan (see
 //! `guard`), and dropping a job ends all of it. One command at a time per process.
 
+mod attempt;
 mod end;
 mod event;
 mod group;
@@ -25,27 +26,24 @@ use crate::{
     RunFacts, TraceWriter,
     probe::ProbeError,
     record::Recorder,
-    steps::{BadPattern, Notice, SOCKET_VARIABLE, StepBoard, StepSocket},
-    watch::{Observer, Wake, next_tick},
+    steps::{BadPattern, SOCKET_VARIABLE, StepBoard, StepSocket},
+    watch::{Observer, Wake},
 };
+use attempt::Attempt;
 use group::CommandGroup;
 use job::{Job, JobSetup};
-use rustix::process::{Signal, getpid, set_child_subreaper};
-use signal_hook::consts;
+use rustix::process::{getpid, set_child_subreaper};
 use std::{
     ffi::{OsStr, OsString},
     fmt, io,
     path::PathBuf,
-    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
 
 /// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
 pub const STOPPED_AT_LIMIT: i32 = 75;
-/// What a command leaves running in the background may end by itself for this long; Python's resource tracker, which
-/// removes shared memory segments, needs a moment.
-const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 /// The pause before the first restart; it doubles with each ...
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 /// ... up to this.
@@ -152,19 +150,6 @@ pub enum SuperviseError {
         /// What the system said.
         source: io::Error,
     },
-}
-
-/// Why a command is being ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    Limit,
-    User,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Stopping {
-    cause: Cause,
-    deadline: Instant,
 }
 
 /// Where the supervisor is heard and seen.
@@ -306,211 +291,6 @@ impl Supervisor<'_> {
 /// 1, 2, 4 ... seconds.
 fn backoff(restarts: u32) -> Duration {
     FIRST_BACKOFF.saturating_mul(1 << restarts.min(16)).min(LONGEST_BACKOFF)
-}
-
-/// One attempt, from the start of the command to the end of its last process.
-struct Attempt<'a, 'b> {
-    supervisor: &'a mut Supervisor<'b>,
-    job: &'a Job,
-    watch: Option<LimitWatch>,
-    next_tick: Instant,
-    next_look: Instant,
-    stopping: Option<Stopping>,
-    warned: bool,
-    /// How the command itself ended, and until when its stragglers may do so.
-    ended: Option<(Outcome, Instant)>,
-    guard_gone: bool,
-}
-
-impl<'a, 'b> Attempt<'a, 'b> {
-    fn new(supervisor: &'a mut Supervisor<'b>, job: &'a Job) -> Self {
-        let now = Instant::now();
-        let watch =
-            supervisor.orders.facts.limit.map(|limit| LimitWatch::new(limit, supervisor.orders.grace));
-        Self {
-            supervisor,
-            job,
-            watch,
-            next_tick: now,
-            next_look: now,
-            stopping: None,
-            warned: false,
-            ended: None,
-            guard_gone: false,
-        }
-    }
-
-    fn attend(mut self) -> Result<Outcome, SuperviseError> {
-        loop {
-            let now = Instant::now();
-            if let Some(outcome) = self.outcome(now) {
-                return Ok(outcome);
-            }
-            if self.ended.is_none() {
-                if self.stopping.is_some_and(|stopping| now >= stopping.deadline) {
-                    self.end_tree("it did not end within the grace");
-                } else if now >= self.next_look {
-                    self.look(now)?;
-                }
-            }
-            match self
-                .supervisor
-                .wakes
-                .recv_timeout(self.next_event().saturating_duration_since(Instant::now()))
-            {
-                Ok(wake) => self.wake(wake),
-                Err(RecvTimeoutError::Timeout) => {}
-                // The supervisor holds a sender itself.
-                Err(RecvTimeoutError::Disconnected) => return Err(SuperviseError::GuardLost),
-            }
-        }
-    }
-
-    /// The outcome once nothing is left; stragglers past their time are ended here.
-    fn outcome(&mut self, now: Instant) -> Option<Outcome> {
-        if !self.guard_gone {
-            if self.ended.is_some_and(|(_, until)| now >= until) {
-                self.end_tree("it was left behind by the command");
-                self.ended = self.ended.map(|(outcome, _)| (outcome, now + LONGEST_BACKOFF));
-            }
-            return None;
-        }
-        let stopped = self.stopping.is_some_and(|stopping| stopping.cause == Cause::Limit);
-        // A guard that went without a word was killed, and the command with it.
-        let ended = self.ended.map_or(Outcome::Signaled(consts::SIGKILL), |(outcome, _)| outcome);
-        Some(if stopped { Outcome::StoppedAtLimit } else { ended })
-    }
-
-    fn next_event(&self) -> Instant {
-        match (self.ended, self.stopping) {
-            (Some((_, until)), _) => until,
-            (None, Some(stopping)) => self.next_look.min(stopping.deadline),
-            (None, None) => self.next_look,
-        }
-    }
-
-    /// Looks at the level, and takes a reading when one is due.
-    fn look(&mut self, now: Instant) -> Result<(), SuperviseError> {
-        let interval = self.supervisor.orders.interval;
-        let Some(recorder) = &mut self.supervisor.recorder else { return Ok(()) };
-        let records = self.supervisor.orders.duration.is_none_or(|duration| recorder.elapsed() < duration);
-        let level = if records && now >= self.next_tick {
-            self.next_tick = next_tick(self.next_tick, interval, now);
-            let reading = recorder.tick()?;
-            let lost = recorder.take_lost_trace();
-            if let Some(reading) = &reading {
-                if let Some(watch) = &mut self.watch {
-                    watch.judge(reading);
-                }
-                self.supervisor.observer.reading(reading);
-            }
-            if let Some(error) = lost {
-                self.supervisor.observer.event(&Event::TraceLost { error: error.to_string() });
-            }
-            reading.map(|reading| reading.snapshot.sample.owned())
-        } else {
-            recorder.level()?
-        };
-        let at = recorder.elapsed();
-        let mut wait = interval;
-        if let (Some(watch), Some(owned)) = (&mut self.watch, level) {
-            let next = watch.next_look(interval);
-            let call = watch.look(at, owned, next);
-            wait = watch.next_look(interval);
-            self.answer(call, owned);
-        }
-        self.next_look = (now + wait).min(self.next_tick.max(now));
-        Ok(())
-    }
-
-    fn answer(&mut self, call: Call, owned: u64) {
-        let warns = self.supervisor.orders.on_limit == OnLimit::Warn;
-        match call {
-            Call::Fine => self.warned = false,
-            Call::Tell(why) | Call::End(why) if warns => {
-                if !self.warned {
-                    self.notify("warn", owned, &why);
-                    self.supervisor.observer.event(&Event::LimitNear { why });
-                }
-                self.warned = true;
-            }
-            Call::Tell(why) => self.stop_for_limit(&why, owned),
-            Call::End(why) => {
-                self.stop_for_limit(&why, owned);
-                self.end_tree(&why);
-            }
-        }
-    }
-
-    /// Tells the command, once.
-    fn stop_for_limit(&mut self, why: &str, owned: u64) {
-        if self.stopping.is_some() {
-            return;
-        }
-        let orders = self.supervisor.orders;
-        self.stopping = Some(Stopping { cause: Cause::Limit, deadline: Instant::now() + orders.grace });
-        self.notify("checkpoint", owned, why);
-        self.job.tell(orders.stop_signal.0);
-        self.supervisor.observer.event(&Event::Stopping { why: why.to_owned(), grace: orders.grace });
-    }
-
-    fn notify(&self, action: &'static str, owned: u64, why: &str) {
-        let orders = self.supervisor.orders;
-        self.supervisor.socket.tell(&Notice {
-            event: "memory-limit",
-            action,
-            owned,
-            limit: orders.facts.limit.unwrap_or(0),
-            grace_seconds: orders.grace.as_secs_f64(),
-            reason: why.to_owned(),
-        });
-    }
-
-    fn end_tree(&mut self, why: &str) {
-        let stuck = self.job.end();
-        self.supervisor.observer.event(&Event::EndedTree { why: why.to_owned(), stuck });
-        // What could not be killed will not be killed by trying again at once.
-        if let Some(stopping) = &mut self.stopping {
-            stopping.deadline = Instant::now() + LONGEST_BACKOFF;
-        }
-    }
-
-    fn wake(&mut self, wake: Wake) {
-        match wake {
-            Wake::Signal(signal) => self.pass_on(signal),
-            Wake::Quit => self.pass_on(consts::SIGINT),
-            Wake::Redraw => self.supervisor.observer.redraw(),
-            Wake::Guard(Report::Started(_)) => {}
-            Wake::Guard(Report::Exited(code)) => self.command_ended(Outcome::Exited(code)),
-            Wake::Guard(Report::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
-            Wake::GuardGone => self.guard_gone = true,
-        }
-    }
-
-    fn command_ended(&mut self, outcome: Outcome) {
-        self.ended = Some((outcome, Instant::now() + STRAGGLER_GRACE));
-    }
-
-    /// Hands a signal to the command as it would have got it: those of the keyboard reach its whole group.
-    fn pass_on(&mut self, number: i32) {
-        let Some(signal) = Signal::from_named_raw(number) else { return };
-        match number {
-            consts::SIGWINCH => self.job.resize(),
-            consts::SIGTSTP => {
-                self.job.tell_group(signal);
-                // We stop here, as the shell expects, until it lets us go on; then the command does, too.
-                pause_if_asked(number);
-                self.job.tell_group(Signal::CONT);
-            }
-            consts::SIGINT | consts::SIGQUIT | consts::SIGCONT => self.job.tell_group(signal),
-            _ => self.job.tell(signal),
-        }
-        if ends(number) {
-            self.supervisor.user_stops = true;
-            let deadline = Instant::now() + self.supervisor.orders.grace;
-            self.stopping.get_or_insert(Stopping { cause: Cause::User, deadline });
-        }
-    }
 }
 
 #[cfg(test)]

@@ -103,6 +103,10 @@ fn what_cannot_be_done_is_said_at_once() {
     refused(&["--eval-split", "8"], "nothing is left to train on");
     refused(&["--memory-budget", "1MB"], "budget");
     refused(&["--max-seq-length", "5"], "8 are longer than --max-seq-length");
+    refused(
+        &["--max-seq-length", "5", "--on-long-row", "fail"],
+        "8 of 8 rows have more than --max-seq-length 5 tokens, the longest ",
+    );
     let broken = "{\"image\": \"gone.png\", \"question\": \"What?\", \"answer\": \"a cross\"}\n";
     fs::write(garden.path("broken.jsonl"), broken).unwrap();
     refused(&["--dataset", &garden.path("broken.jsonl")], "1 of 1 rows are bad, such as");

@@ -40,10 +40,13 @@ pub enum OnBadRow {
     },
 }
 
-/// What is done about a row that is too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is done about a row that is too long. It is never cut: half an image has no meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnLongRow {
     /// It is counted and left out.
+    #[default]
     Drop,
     /// The run stops and names it.
     Fail,

@@ -9,7 +9,7 @@ use crate::{
     selective_loss::{SelectiveLoss, Statistics},
     trainer::{BatchSource, BoxError, Callback, LogEntry, Position, TrainerState},
 };
-use garden_data::{Batch, Loader, LoaderOptions, OnLongRow, Recipe, RowShare, Tally, loader};
+use garden_data::{Batch, Loader, LoaderOptions, Recipe, RowShare, Tally, loader};
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// Batches of one part of a dataset.
@@ -50,7 +50,7 @@ impl Rows {
                 OnBadRow::Fail => loader::OnBadRow::Fail,
                 OnBadRow::Skip => loader::OnBadRow::Skip { max_share: config.max_bad_share },
             },
-            on_long_row: OnLongRow::Drop,
+            on_long_row: config.on_long_row,
             share,
         };
         let rows = share.rows(recipe.dataset.rows());

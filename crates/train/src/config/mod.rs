@@ -17,7 +17,7 @@ use crate::{
     selective_loss::Level,
     trainer::{TrainerSettings, When},
 };
-use garden_data::text::TrainOn;
+use garden_data::{OnLongRow, text::TrainOn};
 use garden_model::{LayerGroups, LoraSettings, lora::LoraError};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -136,6 +136,8 @@ pub struct DataConfig {
     pub train_on: TrainOn,
     /// What to do with a bad row.
     pub on_bad_row: OnBadRow,
+    /// What to do with a row that is too long.
+    pub on_long_row: OnLongRow,
     /// Largest share of bad rows that are skipped.
     pub max_bad_share: f64,
     /// Smallest image area.

@@ -4,7 +4,7 @@
 //! defaults and checks are in [`super::RunConfig`].
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
-use garden_data::text::TrainOn;
+use garden_data::{OnLongRow, text::TrainOn};
 use garden_memory::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -151,7 +151,7 @@ options! {
         batch_size: u64,
         /// Batches of an optimizer step (4).
         gradient_accumulation_steps: u64,
-        /// Longest row in tokens; longer ones are dropped and counted (2048).
+        /// Longest row in tokens; longer ones are dropped and counted, see --on-long-row (2048).
         max_seq_length: usize,
     }
     "Learning" {
@@ -221,6 +221,8 @@ options! {
         train_on: TrainOn,
         /// What to do with a bad row (fail).
         on_bad_row: OnBadRow,
+        /// What to do with a row over --max-seq-length; none is ever cut (drop).
+        on_long_row: OnLongRow,
         /// Largest share of bad rows that --on-bad-row skip accepts (1%).
         #[arg(value_name = "SHARE")]
         max_bad_rows: String,

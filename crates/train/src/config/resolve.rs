@@ -113,6 +113,7 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
     Ok(DataConfig {
         train_on: o.train_on.unwrap_or_default(),
         on_bad_row: o.on_bad_row.unwrap_or_default(),
+        on_long_row: o.on_long_row.unwrap_or_default(),
         max_bad_share: match o.max_bad_rows.as_deref() {
             None => 0.01,
             Some(text) => share(text).ok_or(ConfigError::Value {

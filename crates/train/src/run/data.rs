@@ -12,7 +12,7 @@ use crate::{
     trainer::BatchSource,
 };
 use garden_data::{
-    Dataset, DatasetOptions, Part, Recipe, Role, RowReader, RowShare,
+    Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
     image::DecodeLimits,
     processor::{PixelLimits, Processor},
     progress::Progress,
@@ -118,16 +118,20 @@ fn look_at(
         decode: false,
     };
     let found = survey(&recipe.dataset, options, progress)?;
-    check_usable(&found, name, data.on_bad_row)?;
+    check_usable(&found, name, data)?;
     Ok((Arc::new(recipe), found))
 }
 
 /// Refuses at once what would end the run later.
-fn check_usable(survey: &Survey, dataset: &str, on_bad_row: OnBadRow) -> Result<(), RunError> {
+fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig) -> Result<(), RunError> {
     let Survey { rows, too_long, no_label, bad, .. } = *survey;
-    if bad > 0 && on_bad_row == OnBadRow::Fail {
+    if bad > 0 && data.on_bad_row == OnBadRow::Fail {
         let first = survey.bad_rows.first().cloned().unwrap_or_default();
         return Err(RunError::BadRows { bad, rows, first });
+    }
+    if too_long > 0 && data.on_long_row == OnLongRow::Fail {
+        let longest = survey.tokens.as_ref().map_or(0, |tokens| tokens.max());
+        return Err(RunError::LongRows { too_long, rows, limit: data.max_seq_length, longest });
     }
     if survey.used_rows() == 0 {
         return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, too_long, no_label, bad });

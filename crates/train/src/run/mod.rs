@@ -72,6 +72,10 @@ pub enum RunError {
     )]
     BadRows { bad: u64, rows: u64, first: String },
     #[error(
+        "{too_long} of {rows} rows have more than --max-seq-length {limit} tokens, the longest {longest}; raise it, or leave them out with --on-long-row drop"
+    )]
+    LongRows { too_long: u64, rows: u64, limit: usize, longest: usize },
+    #[error(
         "none of the {rows} rows of {dataset} can be used: {too_long} are longer than --max-seq-length, {no_label} have nothing to learn, {bad} are bad"
     )]
     NoUsableRow { dataset: String, rows: u64, too_long: u64, no_label: u64, bad: u64 },

@@ -17,6 +17,7 @@ use garden_memory::{
     supervise::{Call, LimitWatch},
 };
 use std::{
+    fs, io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -85,6 +86,7 @@ impl<'a> MemoryMonitor<'a> {
         tensors: Box<dyn Fn() -> TensorMemory + 'a>,
     ) -> Result<Self, BoxError> {
         let given = RunFacts { limit: settings.limit, ..facts };
+        keep_old_trace(folder)?;
         let trace =
             TraceWriter::create(folder.join(MEMORY_TRACE), &TraceHeader::new("train-vision", given.clone()))?;
         let board = StepBoard::default();
@@ -247,6 +249,17 @@ impl Callback for MemoryMonitor<'_> {
     }
 }
 
+/// Gives the trace of a process before this one a number: it may show how that one died.
+fn keep_old_trace(folder: &Path) -> io::Result<()> {
+    let trace = folder.join(MEMORY_TRACE);
+    if !trace.exists() {
+        return Ok(());
+    }
+    let mut numbered = (1..).map(|number: u32| folder.join(format!("memory-{number}.jsonl")));
+    let free = numbered.find(|path| !path.exists());
+    free.map_or(Ok(()), |path| fs::rename(trace, path))
+}
+
 /// Points a chart can show; beyond that every second one goes, which keeps a run of any length in bounded memory.
 const MOST_POINTS: usize = 4096;
 
@@ -278,5 +291,23 @@ fn last_line(assessment: &Assessment, resident: u64, first_step: u64, plan: Opti
                 assessment.decidable_at_step.map(|step| format!(" until step {step}")).unwrap_or_default();
             format!("memory: {now}; too short a run for a verdict, undecided{when}{plan}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_traces_of_earlier_processes_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        keep_old_trace(folder.path()).unwrap();
+        for process in ["first", "second"] {
+            fs::write(folder.path().join(MEMORY_TRACE), process).unwrap();
+            keep_old_trace(folder.path()).unwrap();
+        }
+        assert_eq!((read("memory-1.jsonl"), read("memory-2.jsonl")), ("first".into(), "second".into()));
+        assert!(!folder.path().join(MEMORY_TRACE).exists());
     }
 }

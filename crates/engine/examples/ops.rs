@@ -1,7 +1,9 @@
 //! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and 274 tokens
 //! each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
 use garden_engine::ops::attention::{self, Rows, Saved, Shape};
-use garden_engine::ops::{Write, gelu, loss, norm, rotary, swiglu};
+use garden_engine::ops::linear::{self, Linear, Lora};
+use garden_engine::ops::{Write, embedding, gelu, loss, norm, rotary, swiglu};
+use garden_engine::product::{Output, Start, Term, multiply};
 use garden_engine::{StoredAs, Weight};
 use std::time::Instant;
 
@@ -13,8 +15,15 @@ const VISION_HIDDEN: usize = 640;
 
 const VOCABULARY: usize = 151_936;
 const LABELLED: usize = 254;
+const RANK: usize = 16;
 
 fn main() {
+    for stored in [StoredAs::F32, StoredAs::Bf16, StoredAs::Int8, StoredAs::Nf4] {
+        for rank in [0, RANK] {
+            linear(stored, rank);
+        }
+    }
+    embedding();
     elementwise();
     positions();
     let texts = [0, 274, 548];
@@ -60,6 +69,53 @@ fn print(what: &str, seconds: f64, amount: f64, unit: &str) {
 
 fn bytes(floats: usize) -> f64 {
     4.0 * floats as f64
+}
+
+/// The widening matrix of the MLP, alone or with its pair: forward, and all that the backward of a frozen weight does.
+fn linear(stored: StoredAs, rank: usize) {
+    let (outputs, inputs) = (FEED_FORWARD, HIDDEN);
+    let weight = Weight::quantise(outputs, inputs, &values(outputs * inputs), stored).expect("finite values");
+    let (a, b) = (values(rank * inputs), values(outputs * rank));
+    let lora = (rank > 0).then_some(Lora { a: &a, b: &b, rank, scale: 0.5 });
+    let layer = Linear { weight: &weight, bias: None, lora };
+    let (x, grad) = (values(TOKENS * inputs), values(TOKENS * outputs));
+    let mut scratch = vec![0.0; linear::scratch_len(TOKENS, outputs, inputs, rank, false)];
+    let (mut narrow, mut out) = (vec![0.0; TOKENS * rank], vec![0.0; TOKENS * outputs]);
+    let what = format!("{stored:?}{}", if rank > 0 { ", LoRA" } else { "" });
+    let flops = (2 * TOKENS * (outputs * inputs + rank * (outputs + inputs))) as f64;
+    let seconds = best(|| {
+        layer.project(&x, TOKENS, &mut narrow, &mut scratch);
+        layer.forward(&x, &narrow, TOKENS, (&mut out, outputs), None, &mut scratch);
+    });
+    print(&format!("linear forward, {what}"), seconds, flops, "GFLOP/s");
+    let (mut grad_x, mut grad_narrow) = (vec![0.0; x.len()], vec![0.0; TOKENS * rank]);
+    let (mut grad_a, mut grad_b) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+    let seconds = best(|| {
+        layer.backward_narrow((&grad, outputs), TOKENS, &mut grad_narrow, &mut scratch);
+        if rank > 0 {
+            let wide = (&grad[..], outputs, outputs);
+            linear::backward_matrix(wide, (&narrow, rank), TOKENS, &mut grad_b, &mut scratch);
+            let thin = (&grad_narrow[..], rank, rank);
+            linear::backward_matrix(thin, (&x, inputs), TOKENS, &mut grad_a, &mut scratch);
+        }
+        let terms: Vec<Term<'_>> = layer.input_terms((&grad, outputs), &grad_narrow, TOKENS).collect();
+        multiply(Output::new(&mut grad_x, TOKENS, inputs), Start::ZERO, &terms, &mut scratch);
+    });
+    let pair = (2 * TOKENS * rank * (outputs + inputs)) as f64;
+    print(&format!("linear backward, {what}"), seconds, flops + pair, "GFLOP/s");
+}
+
+fn embedding() {
+    let table = Weight::quantise(VOCABULARY, HIDDEN, &values(VOCABULARY * HIDDEN), StoredAs::Bf16)
+        .expect("finite values");
+    let ids: Vec<u32> = (0..TOKENS as u32).map(|i| i * 277).collect();
+    let mut rows = vec![0.0; TOKENS * HIDDEN];
+    let seconds = best(|| embedding::forward(&table, &ids, &mut rows).expect("ids of the vocabulary"));
+    print("embedding forward, Bf16", seconds, 6.0 * rows.len() as f64, "GB/s");
+    let mut grad = vec![0.0; VOCABULARY * HIDDEN];
+    let seconds =
+        best(|| embedding::backward(&ids, &rows, HIDDEN, &mut grad).expect("ids of the vocabulary"));
+    print("embedding backward", seconds, bytes(3 * rows.len()), "GB/s");
 }
 
 fn elementwise() {

@@ -60,6 +60,15 @@ pub enum Right<'a> {
         /// How many.
         count: usize,
     },
+    /// The transpose of `count` rows of a weight, from `first` on.
+    WeightRowsT {
+        /// The weight.
+        weight: &'a Weight,
+        /// The first row.
+        first: usize,
+        /// How many.
+        count: usize,
+    },
     /// The transpose of a weight, as a linear layer's forward needs it.
     WeightT(&'a Weight),
 }
@@ -69,9 +78,12 @@ impl Right<'_> {
         match self {
             Self::Dense(matrix) => (matrix.rows, matrix.cols),
             Self::Weight(weight) => (weight.rows(), weight.cols()),
-            Self::WeightRows { weight, first, count } => {
+            Self::WeightRows { weight, first, count } | Self::WeightRowsT { weight, first, count } => {
                 assert!(first + count <= weight.rows(), "rows of a weight leave it");
-                (*count, weight.cols())
+                match self {
+                    Self::WeightRows { .. } => (*count, weight.cols()),
+                    _ => (weight.cols(), *count),
+                }
             }
             Self::WeightT(weight) => (weight.cols(), weight.rows()),
         }
@@ -289,6 +301,13 @@ fn run_task(job: &kernel::Job<'_>, rows: Span, cols: Span, panel: &mut [f32]) {
 struct Span {
     from: usize,
     to: usize,
+}
+
+impl Span {
+    /// The same span, counted from `start` on.
+    fn after(self, start: usize) -> Self {
+        Self { from: start + self.from, to: start + self.to }
+    }
 }
 
 /// How an output is shared out: panels of columns, and bands of rows when there are too few panels.

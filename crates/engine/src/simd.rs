@@ -97,6 +97,8 @@ pub(crate) unsafe trait Lanes {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     /// Asks for the two registers' worth of values at `at` to be brought near.
     unsafe fn prefetch(at: *const f32);
+    /// Asks for the cache line at `at` to be brought into the L1.
+    unsafe fn prefetch_near(at: *const f32);
     /// Asks for the cache line at `at` to be brought into the L2, where it waits without pushing out what is at work.
     unsafe fn prefetch_line(at: *const u8);
     /// Writes the transpose of a `WIDTH x WIDTH` square; row `i` of it starts at `from + i * from_stride`.
@@ -155,6 +157,9 @@ unsafe impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn prefetch_line(_at: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn prefetch_near(_at: *const f32) {}
 
     #[inline(always)]
     unsafe fn prefetch(_at: *const f32) {}

@@ -1,23 +1,22 @@
-//! The head and its cross-entropy, on the rows that have a label and a chunk of them at a time.
+//! The head and its cross-entropy, on the rows that have a label and a slice of the vocabulary at a time.
 //!
 //! In come hidden rows, one label each, and the head's weight in any stored type; out come the summed loss, how many
-//! labels were the likeliest token, and the gradients of the rows (and of the head, when it is trained). The logits of
-//! a chunk live in the caller's scratch, where they turn into their own gradients; those of all rows never exist.
+//! labels were the likeliest token, and the gradients of the rows (and of the head, when it is trained). Only the logits of
+//! a slice exist, in the caller's scratch. What they are normalised with is known after the last slice, so sums are
+//! kept below the highest logit so far, and brought down when a higher one comes.
 
 use super::embedding::{self, OutOfVocabulary};
-use super::math::{exponentials, largest};
+use super::math::{exp, exponentials, largest};
 use crate::product::{self, Matrix, Output, Right, Start, Term, multiply};
 use crate::simd::vectorised;
 use crate::weight::Weight;
 use rayon::prelude::*;
 
-/// Most rows of a chunk. The head is read and packed once for a chunk in either direction, so more rows are faster, but
-/// 128 rows of 151,936 logits already take 78 MB.
-pub const CHUNK: usize = 128;
-/// Tokens of the vocabulary that one product of the backward spans: it bounds what is packed to a few megabytes.
-const SLICE: usize = 8192;
-/// Exponentials that are summed in f32 before they join the sum in f64.
-const STRETCH: usize = 4096;
+/// Most rows that go through the head together: the head is read and packed once for all of them.
+const CHUNK: usize = 512;
+/// Tokens of the vocabulary in a slice. Logits of 254 rows take 4 MB; the rows are packed once a slice, which is 6 % of what
+/// is packed of the head meanwhile.
+const SLICE: usize = 4096;
 
 /// What the rows of a batch amount to.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -48,7 +47,7 @@ pub fn scratch_len(rows: usize, width: usize, vocabulary: usize) -> usize {
         product::scratch_len(rows, slice),
         product::scratch_len(slice, rows),
     ];
-    rows * vocabulary + packed.into_iter().max().unwrap_or(0)
+    rows * slice + packed.into_iter().max().unwrap_or(0)
 }
 
 /// Rows of a chunk: equal shares rather than a small last one.
@@ -68,94 +67,171 @@ pub fn run(
     assert!(hidden.len() == labels.len() * width, "one hidden row a label");
     embedding::check(labels, vocabulary)?;
     let chunk = chunk_rows(labels.len()).max(1);
-    let (logits, packed) = scratch.split_at_mut(chunk.min(labels.len()) * vocabulary);
     let mut totals = Totals::default();
     for (index, labels) in labels.chunks(chunk).enumerate() {
-        let rows = index * chunk * width..(index * chunk + labels.len()) * width;
-        let hidden = Matrix::new(&hidden[rows.clone()], labels.len(), width);
-        let logits = &mut logits[..labels.len() * vocabulary];
-        let term = Term { left: hidden, right: Right::WeightT(head) };
-        multiply(Output::new(logits, labels.len(), vocabulary), Start::ZERO, &[term], packed);
-        let chunk = cross_entropy(logits, labels, gradients.as_ref().map(|gradients| gradients.scale));
-        totals.loss += chunk.loss;
-        totals.correct += chunk.correct;
-        if let Some(gradients) = &mut gradients {
-            backward_hidden(head, logits, labels.len(), &mut gradients.hidden[rows], packed);
-            if let Some(grad_head) = &mut gradients.head {
-                backward_head(hidden, (labels.len(), width), logits, grad_head, packed);
+        let place = index * chunk * width..(index * chunk + labels.len()) * width;
+        let (logits, packed) = scratch.split_at_mut(labels.len() * vocabulary.min(SLICE));
+        let hidden = Matrix::new(&hidden[place.clone()], labels.len(), width);
+        let mut chunk = Chunk { head, hidden, labels, rows: [Row::NOTHING; CHUNK], logits, packed };
+        match &mut gradients {
+            None => chunk.forward(None),
+            Some(Gradients { scale, hidden, head: None }) => {
+                let hidden = &mut hidden[place];
+                chunk.forward(Some(hidden));
+                chunk.finish_hidden(hidden, *scale);
             }
+            Some(Gradients { scale, hidden, head: Some(grad_head) }) => {
+                chunk.forward(None);
+                chunk.backward(*scale, &mut hidden[place], grad_head);
+            }
+        }
+        for (row, &label) in chunk.rows.iter().zip(labels) {
+            totals.loss += row.sum.ln() - (f64::from(row.of_label) - f64::from(row.highest));
+            totals.correct += usize::from(row.likeliest == label as usize);
         }
     }
     Ok(totals)
 }
 
-/// The loss of every row; with a `scale`, logits become their gradients: `(probability - label) * scale`.
-fn cross_entropy(logits: &mut [f32], labels: &[u32], scale: Option<f32>) -> Totals {
-    let vocabulary = logits.len() / labels.len();
-    let rows = logits.par_chunks_exact_mut(vocabulary).zip(labels);
-    // Rows are summed in their order, not in that in which threads finish.
-    let mut each = [Totals::default(); CHUNK];
-    each.par_iter_mut().zip(rows).for_each(|(totals, (logits, &label))| {
-        vectorised(
-            #[inline(always)]
-            || *totals = cross_entropy_row(logits, label as usize, scale),
-        );
-    });
-    each.iter().fold(Totals::default(), |sum, row| Totals {
-        loss: sum.loss + row.loss,
-        correct: sum.correct + row.correct,
-    })
+/// What is known of a row after some slices of the vocabulary.
+#[derive(Clone, Copy)]
+struct Row {
+    highest: f32,
+    /// The first token with that logit.
+    likeliest: usize,
+    of_label: f32,
+    /// Of the exponentials below `highest`.
+    sum: f64,
 }
 
-#[inline(always)]
-fn cross_entropy_row(logits: &mut [f32], label: usize, scale: Option<f32>) -> Totals {
-    let highest = largest(logits);
-    let correct = logits[label] == highest && logits[..label].iter().all(|&logit| logit != highest);
-    let of_label = f64::from(logits[label]) - f64::from(highest);
-    let mut sum = 0.0;
-    for stretch in logits.chunks_mut(STRETCH) {
-        sum += f64::from(exponentials(stretch, highest));
-    }
-    if let Some(scale) = scale {
-        let factor = scale / sum as f32;
-        for probability in logits.iter_mut() {
-            *probability *= factor;
+impl Row {
+    const NOTHING: Self = Self { highest: f32::NEG_INFINITY, likeliest: usize::MAX, of_label: 0.0, sum: 0.0 };
+
+    /// Takes in the logits of the tokens from `first` on and turns them into exponentials below the highest so far; gives
+    /// what earlier exponentials are to be multiplied with.
+    #[inline(always)]
+    fn take(&mut self, logits: &mut [f32], first: usize, label: usize) -> f32 {
+        if let Some(of_label) = label.checked_sub(first).and_then(|at| logits.get(at)) {
+            self.of_label = *of_label;
         }
-        logits[label] -= scale;
+        let found = largest(logits);
+        let before = self.highest;
+        if found > before {
+            self.highest = found;
+            self.likeliest = first + logits.iter().position(|&logit| logit == found).unwrap_or(0);
+        }
+        let keep = exp(before - self.highest);
+        self.sum = self.sum * f64::from(keep) + f64::from(exponentials(logits, self.highest));
+        keep
     }
-    Totals { loss: sum.ln() - of_label, correct: usize::from(correct) }
 }
 
-/// `grad_hidden = grad_logits x head`, a slice of the vocabulary at a time.
-fn backward_hidden(
-    head: &Weight,
-    grad_logits: &[f32],
-    rows: usize,
-    grad_hidden: &mut [f32],
-    packed: &mut [f32],
-) {
-    for (first, count) in slices(head.rows()) {
-        let left = Matrix::with_stride(&grad_logits[first..], rows, count, head.rows());
-        let term = Term { left, right: Right::WeightRows { weight: head, first, count } };
+/// Some rows on their way through the head.
+struct Chunk<'a> {
+    head: &'a Weight,
+    hidden: Matrix<'a>,
+    labels: &'a [u32],
+    rows: [Row; CHUNK],
+    /// Of one slice.
+    logits: &'a mut [f32],
+    packed: &'a mut [f32],
+}
+
+impl Chunk<'_> {
+    /// Goes over the vocabulary once. `mean` becomes the sum of the head's rows, each times the exponential of its logit.
+    fn forward(&mut self, mut mean: Option<&mut [f32]>) {
+        let (width, count) = (self.head.cols(), self.labels.len());
+        for slice in slices(self.head.rows()) {
+            self.logits_of(slice);
+            let logits = self.logits[..count * slice.1].par_chunks_exact_mut(slice.1);
+            let rows = self.rows.par_iter_mut().zip(self.labels).zip(logits);
+            let take = |row: &mut Row, label: u32, logits: &mut [f32]| {
+                vectorised(
+                    #[inline(always)]
+                    || row.take(logits, slice.0, label as usize),
+                )
+            };
+            let Some(mean) = mean.as_deref_mut() else {
+                rows.for_each(|((row, &label), logits)| {
+                    take(row, label, logits);
+                });
+                continue;
+            };
+            rows.zip(mean.par_chunks_exact_mut(width)).for_each(|(((row, &label), logits), mean)| {
+                let keep = take(row, label, logits);
+                if slice.0 > 0 && keep != 1.0 {
+                    mean.iter_mut().for_each(|value| *value *= keep);
+                }
+            });
+            self.add_head_rows(slice, mean);
+        }
+    }
+
+    /// The logits of a slice.
+    fn logits_of(&mut self, (first, count): (usize, usize)) {
+        let right = Right::WeightRowsT { weight: self.head, first, count };
+        let out = Output::new(self.logits, self.labels.len(), count);
+        multiply(out, Start::ZERO, &[Term { left: self.hidden, right }], self.packed);
+    }
+
+    /// `out += logits x head`; the first slice begins it.
+    fn add_head_rows(&mut self, (first, count): (usize, usize), out: &mut [f32]) {
+        let left = Matrix::new(self.logits, self.labels.len(), count);
+        let right = Right::WeightRows { weight: self.head, first, count };
         let start = if first == 0 { Start::ZERO } else { Start::ACCUMULATE };
-        multiply(Output::new(grad_hidden, rows, head.cols()), start, &[term], packed);
+        multiply(
+            Output::new(out, self.labels.len(), self.head.cols()),
+            start,
+            &[Term { left, right }],
+            self.packed,
+        );
     }
-}
 
-/// `grad_head += grad_logits^T x hidden`, a slice of the vocabulary at a time.
-fn backward_head(
-    hidden: Matrix<'_>,
-    (rows, width): (usize, usize),
-    grad_logits: &[f32],
-    grad_head: &mut [f32],
-    packed: &mut [f32],
-) {
-    let vocabulary = grad_logits.len() / rows;
-    for (first, count) in slices(vocabulary) {
-        let left = Matrix::with_stride(&grad_logits[first..], rows, count, vocabulary).t();
-        let term = Term { left, right: Right::Dense(hidden) };
-        let out = Output::new(&mut grad_head[first * width..][..count * width], count, width);
-        multiply(out, Start::ACCUMULATE, &[term], packed);
+    /// From the sum that `forward` made to the gradient of the rows: the mean of the head's rows by their probabilities, less
+    /// the label's.
+    fn finish_hidden(&mut self, hidden: &mut [f32], scale: f32) {
+        let width = self.head.cols();
+        let rows = hidden.par_chunks_exact_mut(width).zip(self.packed.par_chunks_mut(width));
+        rows.zip(&self.rows[..self.labels.len()]).zip(self.labels).for_each(
+            |(((hidden, of_label), row), &label)| {
+                self.head.read(label as usize, 0, of_label);
+                let factor = scale / row.sum as f32;
+                for (value, of_label) in hidden.iter_mut().zip(of_label) {
+                    *value = *value * factor - scale * *of_label;
+                }
+            },
+        );
+    }
+
+    /// A trained head needs the logits' own gradients, `(probability - label) * scale`: they are computed again, now that the
+    /// sums are known.
+    fn backward(&mut self, scale: f32, hidden: &mut [f32], grad_head: &mut [f32]) {
+        let (width, count) = (self.head.cols(), self.labels.len());
+        for slice in slices(self.head.rows()) {
+            self.logits_of(slice);
+            let logits = &mut self.logits[..count * slice.1];
+            let rows = logits.par_chunks_exact_mut(slice.1).zip(&self.rows[..count]).zip(self.labels);
+            rows.for_each(|((logits, row), &label)| {
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        let factor = scale / row.sum as f32;
+                        for logit in logits.iter_mut() {
+                            *logit = exp(*logit - row.highest) * factor;
+                        }
+                    },
+                );
+                let at = (label as usize).checked_sub(slice.0);
+                if let Some(logit) = at.and_then(|at| logits.get_mut(at)) {
+                    *logit -= scale;
+                }
+            });
+            self.add_head_rows(slice, hidden);
+            let term =
+                Term { left: Matrix::new(self.logits, count, slice.1).t(), right: Right::Dense(self.hidden) };
+            let out = Output::new(&mut grad_head[slice.0 * width..][..slice.1 * width], slice.1, width);
+            multiply(out, Start::ACCUMULATE, &[term], self.packed);
+        }
     }
 }
 
@@ -250,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_gradients_are_those_of_finite_differences_across_chunks_and_slices() {
-        for (rows, width, vocabulary) in [(CHUNK + 3, 6, 40), (2, 3, SLICE + 5)] {
+        for (rows, width, vocabulary) in [(CHUNK + 3, 6, 40), (2, 3, 2 * SLICE + 5)] {
             let case = case(5, rows, width, vocabulary, StoredAs::F32);
             let whole = case.head.to_f32();
             let mut grad_hidden = vec![f32::NAN; case.hidden.len()];

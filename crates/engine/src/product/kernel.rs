@@ -12,6 +12,9 @@ use std::ptr;
 /// Strips that are multiplied with a whole panel before the next ones.
 const BAND: usize = 10;
 
+/// Steps of depth by which a strip is asked for before it is multiplied; strips come from the L2.
+const AHEAD: usize = 16;
+
 /// One call of `multiply`, as its tasks see it.
 pub(super) struct Job<'a> {
     out: *mut f32,
@@ -53,7 +56,7 @@ impl<'a> Job<'a> {
             return self.write_start(rows, cols);
         }
         while let Some((right, span)) = blocks.next() {
-            let next = match blocks.peek() {
+            let mut next = match blocks.peek() {
                 Some((right, span)) => pack::Source::new(right, *span, cols),
                 None => self
                     .blocks()
@@ -61,7 +64,7 @@ impl<'a> Job<'a> {
                     .map_or(pack::Source::NOTHING, |(right, span)| pack::Source::new(right, span, beyond)),
             };
             pack::right::<L>(right, span, cols, panel);
-            self.block::<L>(packed, span.to - span.from, rows, cols, first, panel, &next);
+            self.block::<L>(packed, span.to - span.from, rows, cols, first, panel, &mut next);
             packed = &packed[strips * L::WIDTH * (span.to - span.from)..];
             first = false;
         }
@@ -86,12 +89,14 @@ impl<'a> Job<'a> {
         cols: Span,
         first: bool,
         panel: &[f32],
-        next: &pack::Source,
+        next: &mut pack::Source,
     ) {
-        let tiles = (rows.to - rows.from).div_ceil(L::ROWS) * (cols.to - cols.from).div_ceil(2 * L::WIDTH);
-        let mut tile = 0;
+        let pieces = (cols.to - cols.from).div_ceil(2 * L::WIDTH);
+        let lines = next.left().div_ceil((rows.to - rows.from).div_ceil(L::ROWS) * pieces);
         for band in (rows.from..rows.to).step_by(BAND * L::ROWS) {
             let band_end = (band + BAND * L::ROWS).min(rows.to);
+            let mut beyond = self.strips::<L>(packed, ks, band_end, rows.to);
+            let beyond_lines = beyond.left().div_ceil(BAND * pieces);
             for (piece, col) in (cols.from..cols.to).step_by(2 * L::WIDTH).enumerate() {
                 let right = &panel[piece * ks * 2 * L::WIDTH..][..ks * 2 * L::WIDTH];
                 let width = (2 * L::WIDTH).min(cols.to - col);
@@ -99,12 +104,19 @@ impl<'a> Job<'a> {
                     let strip = row / L::ROWS * ks * L::WIDTH;
                     let left = &packed[strip..][..ks * L::WIDTH];
                     let height = L::ROWS.min(rows.to - row);
-                    next.prefetch::<L>(tile, tiles);
-                    tile += 1;
+                    next.prefetch::<L>(lines);
+                    beyond.prefetch::<L>(beyond_lines);
                     self.tile::<L>(left, right, ks, Place { row, col, height, width }, first);
                 }
             }
         }
+    }
+
+    /// The packed strips of the band from row `from` on: of a deep product they come from far.
+    fn strips<L: Lanes>(&self, packed: &[f32], ks: usize, from: usize, to: usize) -> pack::Source {
+        let strip = ks * L::WIDTH;
+        let to = (from + BAND * L::ROWS).min(to);
+        pack::Source::packed(&packed[from.div_ceil(L::ROWS) * strip..to.div_ceil(L::ROWS) * strip])
     }
 
     /// One tile, of any height up to `L::ROWS`.
@@ -251,6 +263,7 @@ unsafe fn sums<L: Lanes, const H: usize>(left: &[f32], right: &[f32], ks: usize,
         let (mut left, mut right) = (left.as_ptr(), right.as_ptr());
         for _ in 0..ks {
             let columns = [L::load(right), L::load(right.add(L::WIDTH))];
+            L::prefetch_near(left.wrapping_add(AHEAD * L::WIDTH));
             for (h, sums) in sums.iter_mut().enumerate() {
                 let value = L::splat(left.add(h));
                 sums[0] = L::mul_add(value, columns[0], sums[0]);

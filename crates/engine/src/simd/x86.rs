@@ -73,6 +73,12 @@ macro_rules! straight {
         }
 
         #[inline(always)]
+        unsafe fn prefetch_near(at: *const f32) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+
+        #[inline(always)]
         unsafe fn prefetch_line(at: *const u8) {
             // SAFETY: a prefetch never faults.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }

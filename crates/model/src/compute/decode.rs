@@ -76,7 +76,17 @@ impl Decoder {
         self.read(model, &batch, &prepared)
     }
 
+    /// Runs on a thread of the pool, as a step of training does.
     fn read(
+        &mut self,
+        model: &Model,
+        batch: &PackedBatch<'_>,
+        prepared: &Prepared,
+    ) -> Result<&[f32], SessionError> {
+        rayon::scope(|_| self.read_in_pool(model, batch, prepared))
+    }
+
+    fn read_in_pool(
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,

@@ -79,7 +79,7 @@ pub enum Stage {
     Normed,
 }
 
-pub(super) type Observer<'a> = dyn FnMut(Stage, &[f32]) + 'a;
+pub(super) type Observer<'a> = dyn FnMut(Stage, &[f32]) + Send + 'a;
 
 /// One batch on its way through the model.
 pub(super) struct Step<'a> {
@@ -141,12 +141,23 @@ impl Session {
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,
-        watch: &mut dyn FnMut(Stage, &[f32]),
+        watch: &mut Observer<'_>,
     ) -> Result<LossSums, SessionError> {
         self.run(model, batch, None, watch)
     }
 
+    /// Runs on a thread of the pool: from outside of it every operation would put this thread to sleep and wake another.
     fn run(
+        &mut self,
+        model: &Model,
+        batch: &PackedBatch<'_>,
+        backward: Option<Backward>,
+        watch: &mut Observer<'_>,
+    ) -> Result<LossSums, SessionError> {
+        rayon::scope(|_| self.run_in_pool(model, batch, backward, watch))
+    }
+
+    fn run_in_pool(
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,

@@ -365,8 +365,17 @@ fn rest(
         head_normed: request(shapes.labels * width, head..=head),
         head_inverse: request(shapes.labels, head..=head),
         grad_head_normed: request(shapes.labels * width, head..=head),
-        head_scratch: request(loss::scratch_len(shapes.labels, width, config.text.vocab_size), head..=head),
+        head_scratch: request(head_scratch(config, shapes, training), head..=head),
         scratch: request(scratch, 0..=clock.end()),
+    }
+}
+
+/// What the head needs: for a loss the logits of a slice, for generation all those of one row.
+fn head_scratch(config: &ModelConfig, shapes: Shapes, training: Training) -> usize {
+    let (width, vocabulary) = (config.text.hidden_size, config.text.vocab_size);
+    match training.backward {
+        true => loss::scratch_len(shapes.labels, width, vocabulary),
+        false => vocabulary + product::scratch_len(1, width),
     }
 }
 
@@ -394,14 +403,13 @@ fn scratch_len(
     .unwrap_or(0)
 }
 
-/// The most that a product of a block packs; the input gradients of gate and up are one product of twice the depth.
+/// The most that a product of a block packs.
 fn block_scratch(shape: &BlockShape, rows: usize, trained: bool) -> usize {
     let (width, inner, rank) = (shape.width, shape.inner, shape.rank);
     [
         linear::scratch_len(rows, inner, width, rank, trained),
         linear::scratch_len(rows, width, inner, rank, trained),
         linear::scratch_len(rows, shape.qkv_width(), width, 3 * rank, trained),
-        product::scratch_len(rows, 2 * (inner + rank)),
     ]
     .into_iter()
     .max()

@@ -3,7 +3,8 @@
     python bench/hf_trainer.py --model DIR --dataset rows.jsonl --output DIR [...]
 
 It is written as such scripts are: a list of images that open lazily, a collator that calls the processor, and a Trainer
-with its own progress bar. `--private-copies` decodes into a copy that dies with its batch instead.
+with its own progress bar. `--private-copies` decodes into a copy that dies with its batch instead; `--adapter` and `--order` give the
+first values and the order of rows that another trainer has.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from PIL import Image
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration, Trainer, TrainingArguments, set_seed
 
@@ -92,6 +93,8 @@ def main():
     parser.add_argument("--logging-steps", type=int, default=10)
     parser.add_argument("--seed", type=int, default=3407)
     parser.add_argument("--private-copies", action="store_true")
+    parser.add_argument("--adapter", help="begin with this one")
+    parser.add_argument("--order", help="a file with the numbers of the rows to read, in order")
     options = parser.parse_args()
 
     set_seed(options.seed)
@@ -102,10 +105,15 @@ def main():
     # Attention and MLPs of both towers, as our trainer adapts them.
     targets = r".*(language_model\.layers|visual\.blocks)\..*\.(qkv|proj|q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
     adapter = LoraConfig(r=options.lora_r, lora_alpha=options.lora_alpha, target_modules=targets, task_type="CAUSAL_LM")
-    model = get_peft_model(model, adapter)
+    if options.adapter:
+        model = PeftModel.from_pretrained(model, options.adapter, is_trainable=True)
+    else:
+        model = get_peft_model(model, adapter)
     model.print_trainable_parameters()
 
     rows = read_rows(options.dataset)
+    if options.order:
+        rows = [rows[number] for number in json.loads(Path(options.order).read_text())]
     arguments = TrainingArguments(
         output_dir=options.output,
         max_steps=options.steps,
@@ -121,6 +129,7 @@ def main():
         remove_unused_columns=False,
         use_cpu=True,
         seed=options.seed,
+        train_sampling_strategy="sequential" if options.order else "random",
         dataloader_pin_memory=False,
     )
     trainer = Trainer(

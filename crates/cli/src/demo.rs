@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     println!(
-        "Right answers on {} such pictures: {} before, {} after; guessing gives {}.",
+        "Right to the letter on {} such pictures, in its own words: {} before, {} after; guessing among the colours gives {}.",
         result.pictures,
         percent(result.before),
         percent(result.after),

@@ -5,21 +5,21 @@
 
 use crate::{
     config::{RunConfig, TrainOptions},
+    generate::{self, Interpreter, Sampling},
     optimizer::OptimizerKind,
-    run::{self, Ended, RunError, VisionModel, open_data},
+    run::{self, Ended, RunError},
     schedule::Shape,
     screen::Screen,
-    trainer::TrainableModel,
 };
 use garden_data::{
-    Batch, Conversation, Dataset, DatasetOptions, Part, Role, RowReader, Turn,
-    batch::Sample,
+    Dataset, DatasetOptions, Part, Role, RowReader, Turn,
     create::{CreateOptions, Kind, colours, create},
-    image::DecodeLimits,
-    processor::{PixelLimits, Processor, Workspace},
-    text::{Encoder, TrainOn},
+    processor::PixelLimits,
 };
-use garden_model::init::{Plan, Preset};
+use garden_model::{
+    Precision,
+    init::{Plan, Preset},
+};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -34,6 +34,8 @@ const HELD_OUT_ROWS: u64 = 120;
 const SIDE: u32 = 56;
 /// Answers that are shown.
 const SHOWN: usize = 5;
+/// Tokens that an answer may have: no colour has more, and a model that does not end its answer is wrong anyway.
+const LONGEST_ANSWER: usize = 8;
 
 /// One picture, its right answer, and what the model said.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -55,7 +57,7 @@ pub struct DemoResult {
     pub before: f64,
     /// Share of right answers with the adapter.
     pub after: f64,
-    /// What guessing would reach.
+    /// What guessing among the colours would reach; a model with random weights does not even know their names.
     pub chance: f64,
     /// Some answers with the adapter.
     pub shown: Vec<Answer>,
@@ -67,10 +69,9 @@ pub struct DemoResult {
 pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, RunError> {
     garden_engine::return_large_pieces();
     let model = folder.join("model");
-    let other = |error: &dyn std::fmt::Display| RunError::Other(error.to_string().into());
     screen.line("making a tiny model with random weights, and pictures of coloured shapes");
-    let plan = Plan::new(Preset::Tiny).map_err(|error| other(&error))?;
-    plan.write(&model, seed, |_| {}).map_err(|error| other(&error))?;
+    let plan = Plan::new(Preset::Tiny).map_err(other)?;
+    plan.write(&model, seed, |_| {}).map_err(other)?;
     let pictures = |name: &str, rows, seed| {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         let options = CreateOptions { kind: Kind::Colours, rows, width: SIDE, height: SIDE, seed, workers };
@@ -80,16 +81,14 @@ pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, Run
     // Another seed makes other pictures.
     pictures("held-out", HELD_OUT_ROWS, seed + 1)?;
 
-    let config = settings(folder, &model, seed).map_err(|error| other(&error))?;
-    let before = share_right(&Quiz::new(&config, &model)?.answers()?);
+    let config = settings(folder, &model, seed).map_err(other)?;
+    let before = share_right(&ask(folder, None)?);
     screen.line(&format!("before training: {:.0} % right on {HELD_OUT_ROWS} pictures", 100.0 * before));
     match run::train(&config)? {
         Ended::Done => {}
-        ended => return Err(other(&format!("the demo was stopped: {ended:?}"))),
+        ended => return Err(other(format!("the demo was stopped: {ended:?}"))),
     }
-    let mut quiz = Quiz::new(&config, &model)?;
-    quiz.model.load(&config.output_dir).map_err(RunError::Other)?;
-    let answers = quiz.answers()?;
+    let answers = ask(folder, Some(&config.output_dir))?;
     Ok(DemoResult {
         pictures: HELD_OUT_ROWS,
         before,
@@ -128,68 +127,32 @@ fn share_right(answers: &[Answer]) -> f64 {
     right as f64 / answers.len().max(1) as f64
 }
 
-/// Asks a model about the pictures that were held out.
-struct Quiz {
-    model: VisionModel,
-    reader: RowReader,
-    dataset: Arc<Dataset>,
-    processor: Processor,
-    encoder: Encoder,
-    folder: PathBuf,
+/// What a model says about the pictures that were held out: its own words, the likeliest token each time, free to say anything.
+fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Answer>, RunError> {
+    let (model, held_out) = (folder.join("model"), folder.join("held-out"));
+    let mut interpreter = Interpreter::from_dir(&model, PixelLimits::default()).map_err(other)?;
+    let model = generate::load(&model, adapter, Precision::AsStored, |_| {}).map_err(other)?;
+    let dataset = Dataset::open(&held_out.to_string_lossy(), &DatasetOptions::default(), &())?;
+    let dataset = Arc::new(dataset);
+    let mut reader = RowReader::new(dataset.clone());
+    let greedy = Sampling { max_tokens: LONGEST_ANSWER, temperature: 0.0, seed: 0 };
+    let answer = |number| {
+        let mut asked = reader.read(number)?.conversation;
+        let right = words(&asked.turns, Role::Assistant);
+        asked.turns.retain(|turn| turn.role != Role::Assistant);
+        let pictures: Result<Vec<_>, _> = asked
+            .images()
+            .map(|image| reader.image_bytes(number, image).map(|bytes| bytes.to_vec()))
+            .collect();
+        let said = interpreter.answer(&model, &asked, &pictures?, greedy, &mut |_| {}).map_err(other)?;
+        let picture = held_out.join(format!("images/{number:06}.png"));
+        Ok(Answer { picture, right, given: said.text.trim().to_owned() })
+    };
+    (0..dataset.rows()).map(answer).collect()
 }
 
-impl Quiz {
-    fn new(config: &RunConfig, model: &Path) -> Result<Self, RunError> {
-        let folder = config.output_dir.with_file_name("held-out");
-        let dataset = Dataset::open(&folder.to_string_lossy(), &DatasetOptions::default(), &())?;
-        let dataset = Arc::new(dataset);
-        let data = open_data(config, model, &())?;
-        Ok(Self {
-            model: VisionModel::load(config, model, &data.load, |_| {})?,
-            reader: RowReader::new(dataset.clone()),
-            dataset,
-            processor: Processor::from_dir(model, PixelLimits::default(), DecodeLimits::default())?,
-            encoder: Encoder::from_dir(model)?,
-            folder,
-        })
-    }
-
-    fn answers(&mut self) -> Result<Vec<Answer>, RunError> {
-        (0..self.dataset.rows()).map(|row| self.answer(row)).collect()
-    }
-
-    /// The colour that the model finds likeliest, of all there are; by the mean over its tokens, for names differ in length.
-    fn answer(&mut self, number: u64) -> Result<Answer, RunError> {
-        let row = self.reader.read(number)?;
-        let right = words(&row.conversation.turns, Role::Assistant);
-        let mut likeliest = (f64::INFINITY, String::new());
-        for colour in colours() {
-            let asked = with_answer(&row.conversation, colour);
-            let loss = self.loss(number, &asked)?;
-            if loss < likeliest.0 {
-                likeliest = (loss, colour.to_owned());
-            }
-        }
-        let picture = self.folder.join(format!("images/{number:06}.png"));
-        Ok(Answer { picture, right, given: likeliest.1 })
-    }
-
-    fn loss(&mut self, number: u64, conversation: &Conversation) -> Result<f64, RunError> {
-        let other = |error: &dyn std::fmt::Display| RunError::Other(error.to_string().into());
-        let (mut patches, mut grids) = (Vec::new(), Vec::new());
-        for image in conversation.images() {
-            let bytes = self.reader.image_bytes(number, image)?;
-            let grid = self.processor.append_patches(&bytes, &mut Workspace::default(), &mut patches);
-            grids.push(grid.map_err(|error| other(&error))?);
-        }
-        let merge = self.processor.config().merge_size;
-        let tokens: Vec<usize> = grids.iter().map(|grid| grid.tokens(merge)).collect();
-        let encoded =
-            self.encoder.encode(conversation, &tokens, TrainOn::Assistant).map_err(|error| other(&error))?;
-        let mut batch = Batch::default();
-        batch.push(&Sample { row: number, encoded, grids, patches });
-        Ok(self.model.evaluate(&batch).map_err(RunError::Other)?.mean_loss())
-    }
+fn other(error: impl std::fmt::Display) -> RunError {
+    RunError::Other(error.to_string().into())
 }
 
 /// The text of a speaker.
@@ -200,13 +163,4 @@ fn words(turns: &[Turn], role: Role) -> String {
         Part::Image(_) => None,
     });
     text.collect()
-}
-
-/// The same conversation with another answer.
-fn with_answer(conversation: &Conversation, answer: &str) -> Conversation {
-    let mut asked = conversation.clone();
-    for turn in asked.turns.iter_mut().filter(|turn| turn.role == Role::Assistant) {
-        turn.parts = vec![Part::Text(answer.to_owned())];
-    }
-    asked
 }

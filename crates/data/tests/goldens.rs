@@ -2,7 +2,7 @@
 
 use garden_data::{
     Conversation, ImageSource, Part, Role, Turn,
-    image::{self, DecodeLimits},
+    image::{self, DecodeLimits, Decoder, Format},
     processor::{Grid, PixelLimits, Processor, ProcessorConfig, Workspace},
     text::{Encoded, Encoder, TrainOn},
 };
@@ -112,6 +112,21 @@ fn images_decode_to_pillows_pixels() {
         assert_eq!(crc32fast::hash(&pixels.rgb), golden.decoded_crc, "{}: pixels differ", golden.file);
         let size = image::dimensions(&encoded, DecodeLimits::default()).expect(&golden.file);
         assert_eq!(size, (golden.width, golden.height), "{}: by the header alone", golden.file);
+    }
+}
+
+#[test]
+fn headers_say_what_decoding_takes() {
+    for golden in goldens().images {
+        let encoded = encoded_image(&golden.file);
+        let extent = image::extent(&encoded, DecodeLimits::default()).expect(&golden.file);
+        let mut decoder = Decoder::default();
+        decoder.decode(&encoded, DecodeLimits::default()).expect(&golden.file);
+        let (said, held) = (extent.decoding_bytes as usize, decoder.buffer_bytes());
+        // A JPEG's scan is copied, into a buffer that grows by doubling; what others keep while they decode is no longer there.
+        assert!(held <= said + 2 * encoded.len(), "{}: {said} said, {held} held", golden.file);
+        let is_jpeg = Format::of(&encoded) == Some(Format::Jpeg);
+        assert!(!is_jpeg || held >= said, "{}: {said} said, {held} held", golden.file);
     }
 }
 

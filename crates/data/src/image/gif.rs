@@ -3,16 +3,19 @@
 //! In come encoded bytes; out go RGB pixels of the whole canvas. Where the frame does not cover the canvas, the rest
 //! has the colour of the transparent index, or of index 0: what Pillow shows once the alpha is dropped.
 
-use super::{DecodeLimits, Format, ImageError, Orientation, Pixels};
+use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels};
 use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
 use std::io::ErrorKind;
 
 const FORMAT: Format = Format::Gif;
 
 /// Reads the size of the canvas; a GIF has no orientation.
-pub(super) fn header(bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+pub(super) fn header(bytes: &[u8]) -> Result<Header, ImageError> {
     let decoder = open(bytes, DecodeLimits::default())?;
-    Ok((decoder.width().into(), decoder.height().into(), Orientation::default()))
+    let (width, height) = (u32::from(decoder.width()), u32::from(decoder.height()));
+    // The indexes of a frame, as they are read and as they are kept.
+    let samples = 2 * u64::from(width) * u64::from(height);
+    Ok(Header { width, height, orientation: Orientation::default(), samples })
 }
 
 /// Decodes into `out`.

@@ -208,17 +208,45 @@ pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> 
     Ok(decoder.pixels)
 }
 
-/// The width and height of the upright image, read from the header alone.
-pub fn dimensions(bytes: &[u8], limits: DecodeLimits) -> Result<(u32, u32), ImageError> {
+/// What a header says of the image as it is stored.
+struct Header {
+    width: u32,
+    height: u32,
+    orientation: Orientation,
+    /// Bytes of samples that a decoder holds beside the RGB pixels.
+    samples: u64,
+}
+
+/// How large an image is, and how much is needed to decode it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Width of the upright image.
+    pub width: u32,
+    /// Height of the upright image.
+    pub height: u32,
+    /// Bytes that a [`Decoder`] holds for it, beside a copy of the encoded data.
+    pub decoding_bytes: u64,
+}
+
+/// The size of the upright image and what decoding it takes, read from the header alone.
+pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> {
     let format = recognise(bytes)?;
-    let (width, height, orientation) = match format {
+    let Header { width, height, orientation, samples } = match format {
         Format::Jpeg => jpeg::header(bytes)?,
         Format::Gif => guarded(format, || gif::header(bytes))?,
         Format::Tiff => guarded(format, || tiff::header(bytes))?,
         Format::Png | Format::WebP | Format::Bmp => guarded(format, || raster::header(format, bytes))?,
     };
     limits.check(format, width, height)?;
-    Ok(if orientation.swaps_sides() { (height, width) } else { (width, height) })
+    let rgb = 3 * u64::from(width) * u64::from(height);
+    let turned = if orientation == Orientation::default() { 0 } else { rgb };
+    let (width, height) = if orientation.swaps_sides() { (height, width) } else { (width, height) };
+    Ok(Extent { width, height, decoding_bytes: rgb + turned + samples })
+}
+
+/// The width and height of the upright image, read from the header alone.
+pub fn dimensions(bytes: &[u8], limits: DecodeLimits) -> Result<(u32, u32), ImageError> {
+    extent(bytes, limits).map(|extent| (extent.width, extent.height))
 }
 
 fn recognise(bytes: &[u8]) -> Result<Format, ImageError> {

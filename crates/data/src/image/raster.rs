@@ -3,7 +3,7 @@
 //! In come encoded bytes; out go RGB pixels in stored order and the orientation that an EXIF chunk asks for. The
 //! colour types are brought to RGB by [`super::colour`], not by the crate, because Pillow's rules differ from its own.
 
-use super::{DecodeLimits, Format, ImageError, Orientation, Pixels, colour};
+use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
 use image::{
     ColorType, ImageDecoder, ImageError as Failure,
     codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder},
@@ -11,10 +11,11 @@ use image::{
 use std::io::Cursor;
 
 /// Reads the size as stored, and the orientation.
-pub(super) fn header(format: Format, bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError> {
     let mut decoder = open(format, bytes)?;
     let (width, height) = decoder.dimensions();
-    Ok((width, height, orientation(&mut *decoder)))
+    let samples = if decoder.color_type() == ColorType::Rgb8 { 0 } else { decoder.total_bytes() };
+    Ok(Header { width, height, orientation: orientation(&mut *decoder), samples })
 }
 
 /// Decodes into `out`.

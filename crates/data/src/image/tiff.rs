@@ -3,7 +3,7 @@
 //! In come encoded bytes; out go RGB pixels in stored order and the orientation of tag 274. Read are 8- and 16-bit
 //! grey, grey with alpha, RGB, RGBA and CMYK samples; other kinds are refused by name.
 
-use super::{DecodeLimits, Format, ImageError, Orientation, Pixels, colour};
+use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
 use std::io::{Cursor, ErrorKind};
 use tiff::{
     ColorType, TiffError,
@@ -16,11 +16,15 @@ const FORMAT: Format = Format::Tiff;
 const MAX_PIXEL_BYTES: u64 = 8;
 
 /// Reads the size as stored, and the orientation.
-pub(super) fn header(bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+pub(super) fn header(bytes: &[u8]) -> Result<Header, ImageError> {
     let explain = |failure| explain(bytes, failure);
     let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(explain)?;
     let (width, height) = decoder.dimensions().map_err(explain)?;
-    Ok((width, height, orientation(&mut decoder)))
+    let bits = decoder.colortype().map_or(8 * MAX_PIXEL_BYTES, |colour| {
+        u64::from(colour.num_samples()) * u64::from(colour.bit_depth())
+    });
+    let samples = (u64::from(width) * u64::from(height)).saturating_mul(bits) / 8;
+    Ok(Header { width, height, orientation: orientation(&mut decoder), samples })
 }
 
 /// Decodes into `out`.

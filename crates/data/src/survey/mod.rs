@@ -11,7 +11,7 @@ pub use report::Report;
 use crate::{
     dataset::{Dataset, Row, RowReader},
     error::{BadRow, DataError},
-    image::{self, DecodeLimits},
+    image::{self, DecodeLimits, Extent},
     prefetch::{Prefetch, Weight},
     prepare::{self, LeftOut},
     processor::{Grid, Processor},
@@ -60,8 +60,8 @@ pub struct Survey {
     pub image_bytes: u64,
     /// Encoded bytes of the largest.
     pub most_image_bytes: u64,
-    /// Pixels of the largest.
-    pub most_pixels: u64,
+    /// Bytes that decoding one of them takes at most.
+    pub most_decoding_bytes: u64,
     /// Each size that images have, what it is resized to, and how many have it.
     pub sizes: Vec<SizeClass>,
     /// Tokens of all good rows, where a tokenizer was given.
@@ -192,6 +192,7 @@ struct ImageFacts {
     size: (u32, u32),
     grid: Grid,
     bytes: u64,
+    decoding_bytes: u64,
 }
 
 impl Weight for Result<Facts, DataError> {
@@ -274,15 +275,17 @@ impl Examiner {
         for (image, source) in row.conversation.images().enumerate() {
             let bytes = self.reader.image_bytes(number, source)?;
             let limits = self.options.limits;
-            let size = match self.options.decode {
-                true => self.decoder.decode(&bytes, limits).map(|pixels| (pixels.width, pixels.height)),
-                false => image::dimensions(&bytes, limits),
+            let mut look = || {
+                let extent = image::extent(&bytes, limits)?;
+                if self.options.decode {
+                    self.decoder.decode(&bytes, limits)?;
+                }
+                Ok((extent, self.options.processor.config().grid(extent.width, extent.height)?))
             };
-            let seen =
-                size.and_then(|size| Ok((size, self.options.processor.config().grid(size.0, size.1)?)));
             let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::image(image, error) };
-            let (size, grid) = seen.map_err(bad)?;
-            facts.push(ImageFacts { size, grid, bytes: bytes.len() as u64 });
+            let (extent, grid) = look().map_err(bad)?;
+            let Extent { width, height, decoding_bytes } = extent;
+            facts.push(ImageFacts { size: (width, height), grid, bytes: bytes.len() as u64, decoding_bytes });
         }
         Ok(facts)
     }
@@ -342,7 +345,7 @@ impl Tables {
         }
         for image in facts.images {
             survey.most_image_bytes = survey.most_image_bytes.max(image.bytes);
-            survey.most_pixels = survey.most_pixels.max(u64::from(image.size.0) * u64::from(image.size.1));
+            survey.most_decoding_bytes = survey.most_decoding_bytes.max(image.decoding_bytes);
             if self.sizes.len() < MAX_SIZES || self.sizes.contains_key(&image.size) {
                 self.sizes.entry(image.size).or_insert((image.grid, 0)).1 += 1;
             }

@@ -22,15 +22,15 @@ use garden_model::{
 };
 use std::{path::Path, thread};
 
-/// Code, threads, allocator and the files that a run writes: beside everything that is planned, 25 MB with `small` and `medium`
-/// (`bench/plan.py`), 13 MB with `tiny`; between the two, each is within 3 % of what its run takes.
-const PROCESS: usize = 20_000_000;
+/// Code, threads, allocator and the files that a run writes: beside everything that is planned, 23 to 24 MB with `small` and `medium`, 22 MB
+/// with `tiny` and photos (`bench/plan.py`).
+const PROCESS: usize = 23_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
 const TOKENIZER: usize = 10;
 /// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as published.
 const TOKENIZER_FILE: usize = 46;
-/// Bytes that a thread holds for each pixel of the largest picture: three decoded, one and a half in the planes of a JPEG.
-const PIXEL: f64 = 4.5;
+/// Bytes to decode a pixel, where there is no picture to look at: three decoded, three in the planes of a JPEG with all its colours.
+const PIXEL: usize = 6;
 /// Bytes that a thread holds for each encoded byte of the largest picture: the row's text in base64, the picture, its scan.
 const ENCODED: usize = 4;
 /// Batches prepared ahead, where the user does not say: enough for the threads to be at work while one batch is used.
@@ -102,8 +102,8 @@ pub enum SourceError {
 pub struct Load {
     /// The longest batch.
     pub shapes: Shapes,
-    /// Pixels of the largest picture.
-    pub pixels: usize,
+    /// Bytes that a thread needs to decode a picture.
+    pub decoding: usize,
     /// Bytes of the largest picture as it is encoded.
     pub encoded: usize,
 }
@@ -127,7 +127,7 @@ impl Supply {
 
     /// What the threads hold, and what they have prepared.
     fn bytes(&self, load: &Load) -> usize {
-        let picture = (PIXEL * load.pixels as f64) as usize + ENCODED * load.encoded;
+        let picture = load.decoding + ENCODED * load.encoded;
         self.prefetch_bytes as usize + self.workers * picture
     }
 }
@@ -143,7 +143,7 @@ impl Load {
         let side = model.vision.patch_size;
         let patches = image_tokens * unit;
         let shapes = Shapes { tokens: rows * tokens, patches: rows * patches, labels: rows * learned.max(1) };
-        Self { shapes, pixels: patches * side * side, encoded: 0 }
+        Self { shapes, decoding: PIXEL * patches * side * side, encoded: 0 }
     }
 
     /// The longest batch of `rows` rows that a surveyed dataset can make.
@@ -153,7 +153,8 @@ impl Load {
             patches: survey.patches.longest(rows) as usize,
             labels: survey.label_tokens.longest(rows) as usize,
         };
-        Self { shapes, pixels: survey.most_pixels as usize, encoded: survey.most_image_bytes as usize }
+        let (decoding, encoded) = (survey.most_decoding_bytes as usize, survey.most_image_bytes as usize);
+        Self { shapes, decoding, encoded }
     }
 
     /// What is enough for both.
@@ -164,7 +165,7 @@ impl Load {
             patches: a.patches.max(b.patches),
             labels: a.labels.max(b.labels),
         };
-        Self { shapes, pixels: self.pixels.max(other.pixels), encoded: self.encoded.max(other.encoded) }
+        Self { shapes, decoding: self.decoding.max(other.decoding), encoded: self.encoded.max(other.encoded) }
     }
 
     fn batch_bytes(&self, patch_bytes: usize) -> usize {

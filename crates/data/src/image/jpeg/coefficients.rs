@@ -40,6 +40,11 @@ impl Coefficients {
         self.started.iter().all(|&started| started)
     }
 
+    /// The bytes that an image asks for.
+    pub fn bytes(frame: &Frame) -> u64 {
+        size_of::<i16>() as u64 * Planes::bytes(frame)
+    }
+
     pub fn buffer_bytes(&self) -> usize {
         self.components.iter().map(|blocks| blocks.capacity() * size_of::<[i16; 64]>()).sum()
     }

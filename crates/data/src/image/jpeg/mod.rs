@@ -13,7 +13,7 @@ mod planes;
 mod scan;
 mod upsample;
 
-use super::{DecodeLimits, Format, ImageError, Orientation, Pixels};
+use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels};
 use coefficients::Coefficients;
 use colour::RowConverter;
 use header::{Frame, Headers, Next};
@@ -107,9 +107,15 @@ impl Decoder {
 }
 
 /// Reads the size as stored, and the orientation, up to the first scan.
-pub(super) fn header(bytes: &[u8]) -> Result<(u32, u32, Orientation), ImageError> {
+pub(super) fn header(bytes: &[u8]) -> Result<Header, ImageError> {
     let mut headers = Headers::new(bytes)?;
     headers.next_scan()?;
     let frame = headers.frame()?;
-    Ok((frame.width, frame.height, headers.orientation()))
+    let (planes, coefficients) = (Planes::bytes(frame), Coefficients::bytes(frame));
+    Ok(Header {
+        width: frame.width,
+        height: frame.height,
+        orientation: headers.orientation(),
+        samples: planes + if frame.progressive { coefficients } else { 0 },
+    })
 }

@@ -3,7 +3,10 @@
 //! In go transformed blocks; out come rows of samples. A plane is padded to whole coding units; what lies beyond the
 //! component's real width and height is never read.
 
-use super::{header::Frame, idct::Block};
+use super::{
+    header::{Component, Frame},
+    idct::Block,
+};
 
 /// One plane for each component.
 #[derive(Default)]
@@ -25,6 +28,12 @@ impl Planes {
             plane.stride = component.block_columns * 8;
             plane.samples.resize(plane.stride * component.block_rows * 8, 0);
         }
+    }
+
+    /// The bytes that an image asks for.
+    pub fn bytes(frame: &Frame) -> u64 {
+        let plane = |component: &Component| 64 * (component.block_columns * component.block_rows) as u64;
+        frame.components.iter().map(plane).sum()
     }
 
     pub fn buffer_bytes(&self) -> usize {

@@ -149,14 +149,13 @@ fn early_stopping_gives_back_the_best_adapter() {
 #[test]
 fn every_way_to_hold_and_train_the_weights_runs() {
     let garden = Garden::new(8);
-    let ways: [&[&str]; 7] = [
+    let ways: [&[&str]; 6] = [
         &["--load-in-4bit"],
         &["--load-in-8bit"],
         &["--load-in-16bit"],
         &["--method", "full", "--learning-rate", "1e-4"],
         &["--optim", "adamw", "--lora-dropout", "0.1", "--use-rslora"],
         &["--gradient-checkpointing", "on", "--finetune-vision-layers", "false"],
-        &["--selective-loss", "aggressive", "--selective-loss-keys", "colour,shape"],
     ];
     for (number, way) in ways.into_iter().enumerate() {
         let name = format!("out-{number}");
@@ -164,6 +163,36 @@ fn every_way_to_hold_and_train_the_weights_runs() {
         let losses = garden.output(&name).series("loss");
         assert!(losses.len() == 4 && losses[3].1 < losses[0].1, "{way:?}: {losses:?}");
     }
+}
+
+#[test]
+fn selective_loss_trains_on_less_the_higher_its_level() {
+    let garden = Garden::new(8);
+    let row = |answer: &str| format!("{{\"prompt\": \"Describe it.\", \"completion\": {answer:?}}}\n");
+    let json = r#"{"colour": "red", "size": null, "sides": [4, true]}"#;
+    fs::write(garden.path("answers.jsonl"), row(json).repeat(6) + &row("a red square").repeat(2)).unwrap();
+    let run = |name: &str, flags: &[&str]| {
+        let rows = ["--dataset", &garden.path("answers.jsonl"), "--epochs", "2", "--logging-steps", "1"];
+        garden.train(name, &[&rows[..], flags].concat());
+        let out = garden.output(name);
+        (out.series("loss"), out.series("selective_masked_share"), out.series("selective_other_answers"))
+    };
+    let (whole, none, _) = run("none", &[]);
+    assert_eq!((whole.len(), none.len()), (2, 0), "a step an epoch, and nothing is masked unasked");
+    let mut last = 0.0;
+    for level in ["conservative", "moderate", "aggressive"] {
+        let (losses, shares, others) = run(level, &["--selective-loss", level]);
+        assert!(shares[0].1 > last && shares[0].1 < 1.0, "{level}: {shares:?} after {last}");
+        assert_ne!(losses[0].1, whole[0].1, "{level}: the loss is that of other labels");
+        assert_eq!(others[1], (2, 4.0), "{level}: answers in words are counted");
+        last = shares[0].1;
+    }
+    let later = ["--selective-loss", "aggressive", "--selective-loss-start-epoch", "1"];
+    let (losses, shares, _) = run("later", &later);
+    assert_eq!(losses[0], whole[0], "the first epoch is trained on whole");
+    assert_eq!(shares.iter().map(|share| share.0).collect::<Vec<_>>(), [2]);
+    let (_, named, _) = run("named", &["--selective-loss", "aggressive", "--selective-loss-keys", "colour"]);
+    assert!(named[0].1 < last, "one key of three is less");
 }
 
 #[test]

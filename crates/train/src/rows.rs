@@ -189,3 +189,92 @@ impl Callback for SelectiveLog {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{RunConfig, TrainOptions},
+        run::open_data,
+        selective_loss::Level,
+    };
+    use garden_data::{batch::NO_LABEL, text::Encoder};
+    use garden_model::init::{Plan, Preset};
+    use std::{fs, path::Path};
+
+    const JSON_ROWS: usize = 4;
+
+    /// A tiny model, four rows that are answered in JSON and one that is answered in words.
+    fn prepare(folder: &Path) {
+        Plan::new(Preset::Tiny).unwrap().write(&folder.join("model"), 1, |_| {}).unwrap();
+        let row = |answer: &str| {
+            let turn = |role: &str, text: &str| serde_json::json!({ "role": role, "content": text });
+            serde_json::json!({ "messages": [turn("user", "Describe it."), turn("assistant", answer)] })
+        };
+        let answers = [r#"{"colour": "red", "size": null, "sides": [4, true]}"#; JSON_ROWS];
+        let rows = answers.into_iter().chain(["a red square"]).map(|answer| format!("{}\n", row(answer)));
+        fs::write(folder.join("rows.jsonl"), rows.collect::<String>()).unwrap();
+    }
+
+    /// What the labels of each row say, in words, in two epochs; and what was counted.
+    fn learned(folder: &Path, level: Level, start_epoch: u64) -> (Vec<Vec<String>>, Option<Statistics>) {
+        let text = |name: &str| Some(folder.join(name).to_string_lossy().into_owned());
+        let options = TrainOptions {
+            base_model: text("model"),
+            dataset: text("rows.jsonl"),
+            output_dir: Some(folder.join("out")),
+            selective_loss: Some(level),
+            selective_loss_start_epoch: Some(start_epoch),
+            batch_size: Some(1),
+            ..TrainOptions::default()
+        };
+        let config = RunConfig::resolve(options).unwrap();
+        let mut rows = open_data(&config, &folder.join("model"), &()).unwrap().training;
+        let encoder = Encoder::from_dir(&folder.join("model")).unwrap();
+        let epochs = (0..2).map(|epoch| {
+            rows.seek(Position { epoch, row: 0 }).unwrap();
+            let mut said = Vec::new();
+            while said.len() <= JSON_ROWS {
+                let (batch, _) = rows.next().unwrap().expect("five rows an epoch");
+                let labels = batch.labels.iter().filter(|label| **label != NO_LABEL);
+                said.push(encoder.decode(&labels.map(|label| *label as u32).collect::<Vec<_>>()).unwrap());
+            }
+            said.sort();
+            said
+        });
+        (epochs.collect(), rows.selective_statistics().get())
+    }
+
+    #[test]
+    fn each_level_of_selective_loss_leaves_the_labels_it_says() {
+        let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path());
+        let whole = r#"{"colour": "red", "size": null, "sides": [4, true]}<|im_end|>"#;
+        let levels = [
+            (Level::None, whole, None),
+            // The brace and the first quote are one token; so are a comma and a quote that others begin with.
+            (Level::Conservative, r#"{"colour": "red", "size": null "sides":4 true<|im_end|>"#, Some(40)),
+            (Level::Moderate, "colourredsizesides4 true<|im_end|>", Some(112)),
+            (Level::Aggressive, "red4 true<|im_end|>", Some(176)),
+        ];
+        for (level, expected, masked_tokens) in levels {
+            let (epochs, counted) = learned(folder.path(), level, 0);
+            let mut rows = vec![expected; JSON_ROWS];
+            rows.insert(0, "a red square<|im_end|>");
+            assert_eq!(epochs, [rows.clone(), rows], "{level:?}");
+            let of_two_epochs = |masked_tokens| Statistics {
+                labelled_tokens: 224,
+                masked_tokens,
+                json_answers: 8,
+                other_answers: 2,
+            };
+            assert_eq!(counted, masked_tokens.map(of_two_epochs), "{level:?}");
+        }
+        let (epochs, _) = learned(folder.path(), Level::Aggressive, 1);
+        assert_eq!(
+            [&epochs[0][1], &epochs[1][1]],
+            [whole, "red4 true<|im_end|>"],
+            "from the second epoch on"
+        );
+    }
+}

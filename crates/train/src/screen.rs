@@ -132,6 +132,7 @@ impl<'a> ProgressDisplay<'a> {
 impl Callback for ProgressDisplay<'_> {
     fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta} left")?;
+        self.screen.bar.reset();
         self.screen.bar.set_style(style.progress_chars(BLOCKS));
         self.screen.bar.set_length(state.max_steps);
         self.screen.bar.set_position(state.global_step);
@@ -217,10 +218,10 @@ impl Progress for Screen {
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars(BLOCKS));
         }
+        // The same bar is used again, for the next piece of work and for the steps.
+        self.bar.reset();
         self.bar.set_message(what.to_owned());
         self.bar.set_length(total);
-        self.bar.set_position(0);
-        self.bar.reset_eta();
     }
 
     fn advance(&self, by: u64) {
@@ -228,8 +229,7 @@ impl Progress for Screen {
     }
 
     fn end(&self) {
-        // The same bar is used again, for the next piece of work and for the steps.
-        self.bar.set_message("");
+        self.bar.finish_and_clear();
     }
 }
 

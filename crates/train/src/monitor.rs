@@ -239,7 +239,8 @@ impl Callback for MemoryMonitor<'_> {
         Ok(())
     }
 
-    fn on_end(&mut self, _: &TrainerState, _: Option<&StopReason>) -> Result<(), BoxError> {
+    fn on_end(&mut self, state: &TrainerState, _: Option<&StopReason>) -> Result<(), BoxError> {
+        self.link.tell_last_step(state.global_step, state.epoch);
         if self.cleanups > 0 {
             let milliseconds = 1e3 * self.cleanup.as_secs_f64();
             self.screen

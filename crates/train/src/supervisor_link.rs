@@ -5,9 +5,12 @@
 
 use garden_memory::{RunFacts, steps::SOCKET_VARIABLE};
 use serde::Deserialize;
-use std::{os::unix::net::UnixDatagram, path::PathBuf};
+use std::{os::unix::net::UnixDatagram, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
+/// How long the last step may wait for a supervisor that does not get to read: a queue holds ten messages, and a busy machine can
+/// leave it full for some time. Steps before the last are told by the next one.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// A longer message is no notice.
 const LONGEST_NOTICE: usize = 8192;
 
@@ -57,6 +60,16 @@ impl SupervisorLink {
     /// Says which step is done.
     pub fn tell_step(&self, step: u64, epoch: f64) {
         self.send(serde_json::json!({ "step": step, "epoch": epoch }));
+    }
+
+    /// Says which step was the last; no other will make up for this message.
+    pub fn tell_last_step(&self, step: u64, epoch: f64) {
+        if let Some(line) = &self.line {
+            let _ = line.socket.set_write_timeout(Some(LAST_PATIENCE));
+            let _ = line.socket.set_nonblocking(false);
+            self.tell_step(step, epoch);
+            let _ = line.socket.set_nonblocking(true);
+        }
     }
 
     fn send(&self, message: serde_json::Value) {
@@ -113,6 +126,27 @@ mod tests {
             r#"{"event":"memory-limit","action":"checkpoint","reason":"9.5 GB of 10 GB","grace_seconds":60}"#,
         );
         assert_eq!(link.limit_notice().as_deref(), Some("9.5 GB of 10 GB"));
+    }
+
+    #[test]
+    fn the_last_step_waits_for_a_supervisor_that_is_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("supervisor");
+        let supervisor = UnixDatagram::bind(&path).unwrap();
+        let link = SupervisorLink::to(path);
+        // More than a queue holds: what does not fit is dropped, for a training does not wait.
+        (0..1000).for_each(|step| link.tell_step(step, 0.0));
+        supervisor.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let (sending, sent) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            sent.recv().unwrap();
+            let mut buffer = [0; 1024];
+            let read = || supervisor.recv(&mut buffer).ok().map(|length| buffer[..length].to_vec());
+            std::iter::from_fn(read).last().unwrap()
+        });
+        sending.send(()).unwrap();
+        link.tell_last_step(1000, 3.0);
+        assert_eq!(reader.join().unwrap(), br#"{"epoch":3.0,"step":1000}"#);
     }
 
     #[test]

@@ -295,6 +295,20 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_gets_its_name_only_when_it_is_whole() {
+        let (_folder, store) = store();
+        write(&store, 4);
+        let fill = |dir: &Path| {
+            assert_eq!(steps(&store), [4], "nothing of this step has its name yet");
+            fs::write(dir.join("a.bin"), "half")?;
+            assert_eq!(steps(&store), [4]);
+            io::Result::Ok(())
+        };
+        store.write(5, fill).unwrap();
+        assert_eq!(steps(&store), [4, 5]);
+    }
+
+    #[test]
     fn what_a_killed_run_left_is_cleared() {
         let (_dir, store) = store();
         fs::create_dir(store.dir.join(format!("{UNFINISHED}7"))).unwrap();

@@ -1,10 +1,12 @@
-"""Images per second, JPEG bytes to patches: ours beside HF's Qwen2-VL processor, on the same photos in one run.
+"""Milliseconds an image takes from JPEG bytes on: ours beside HF's Qwen2-VL processor, on the same photos in one run.
 
     python bench/images.py [--rounds 5]      (a Python with peers/requirements.txt; builds our side itself)
 
-HF is measured as its users run it, one process with torch on all cores, and at its best: as many processes as cores,
-one thread each. Ours takes turns with it, round by round, and medians are compared. "whole / decode" says how much longer
-the whole way takes than decoding alone, with Pillow (libjpeg-turbo) for HF and our own decoder for us.
+Ours is measured to the f32 `pixel_values` that HF gives as well, and to the compact patches (a byte a sample, each frame
+once) that our trainer takes instead. HF is measured as its users run it, one process with torch on all cores, and at its
+best: as many processes as cores, one thread each; of its two processors (torchvision's and Pillow's) the faster counts.
+All take turns, round by round, with warm buffers, and medians are compared. The last two columns say how much longer the
+whole way to patches, or to HF's values, takes than decoding alone: our own decoder, and Pillow's (libjpeg-turbo).
 """
 
 import argparse, io, json, multiprocessing, os, statistics, subprocess, sys, tempfile, time
@@ -33,11 +35,11 @@ def hf_worker(threads, requests, answers):
     from PIL import Image
 
     torch.set_num_threads(threads)
-    processor = transformers.Qwen2VLImageProcessor(**LIMITS)
-    whole = lambda data: processor(images=[Image.open(io.BytesIO(data)).convert("RGB")], return_tensors="pt")
     decode = lambda data: Image.open(io.BytesIO(data)).convert("RGB")
+    processors = [transformers.Qwen2VLImageProcessor(**LIMITS), transformers.Qwen2VLImageProcessorPil(**LIMITS)]
+    values = [lambda data, p=processor: p(images=[decode(data)], return_tensors="pt") for processor in processors]
     for photos, passes in iter(requests.get, None):
-        for work in (whole, decode):
+        for work in (*values, decode):
             work(photos[0])
             answers.put("ready")
             requests.get()
@@ -48,7 +50,7 @@ def hf_worker(threads, requests, answers):
 
 
 class Hf:
-    """`processes` workers of `threads` threads; time(photos) is milliseconds an image, all workers together."""
+    """`processes` workers of `threads` threads."""
 
     def __init__(self, processes, threads):
         context = multiprocessing.get_context("spawn")
@@ -58,10 +60,11 @@ class Hf:
             worker.start()
 
     def time(self, photos, passes):
+        """Milliseconds an image, all workers together: to values by torchvision and by Pillow, and decoded only."""
         for requests, _ in self.pipes:
             requests.put((photos, passes))
         times = []
-        for _ in ("whole", "decode"):
+        for _ in range(3):
             for _, answers in self.pipes:
                 answers.get()
             start = time.perf_counter()
@@ -92,7 +95,7 @@ class Ours:
         request = {"time": files, "rounds": passes, "threads": CORES}
         print(json.dumps(request), file=self.process.stdin, flush=True)
         answer = json.loads(self.process.stdout.readline())
-        return answer["whole"], answer["decode"]
+        return answer["values"], answer["patches"], answer["decode"]
 
 
 def main():
@@ -105,8 +108,8 @@ def main():
 
     rng = np.random.default_rng(0)
     ours, threaded, spread = Ours(), Hf(1, CORES), Hf(CORES, 1)
-    print(f"ms an image on {CORES} cores, medians of {rounds} rounds taken in turn; ratio = HF / ours")
-    print("size        | ours  (decode) | HF, one process | ratio | HF, a process a core | ratio | whole / decode: ours, HF")
+    print(f"ms an image on {CORES} cores, medians of {rounds} rounds taken in turn; in brackets: HF / ours")
+    print("size      | ours: f32, patches, decode | HF, one process        | HF, a process a core   | over decode: ours, HF")
     with tempfile.TemporaryDirectory() as folder:
         if options.keep:
             folder = options.keep
@@ -122,10 +125,13 @@ def main():
             for _ in range(rounds):
                 for side, times in zip(sides, taken):
                     times.append(side())
-            (own, own_decode), (one, one_decode), (many, _) = ([statistics.median(t) for t in zip(*times)] for times in taken)
+            (values, patches, decode), one, many = ([statistics.median(t) for t in zip(*times)] for times in taken)
+            of_hf = [min(times[:2]) for times in (one, many)]
+            columns = (f"{hf:5.1f} ({hf / values:.1f}x, {hf / patches:.1f}x)" for hf in of_hf)
             print(
-                f"{width}x{height:<6} | {own:5.2f} ({own_decode:5.2f})  | {one:15.1f} | {one / own:4.1f}x |"
-                f" {many:20.1f} | {many / own:4.1f}x | {own / own_decode:4.2f}, {one / one_decode:4.2f} ({one_decode:.1f} ms on one core)",
+                f"{width}x{height:<{8 - len(str(width))}} | {values:7.2f} {patches:8.2f} {decode:7.2f}   |",
+                *(f"{column:22} |" for column in columns),
+                f"{patches / decode:.2f}, {of_hf[1] / many[2]:.2f}",
                 flush=True,
             )
     threaded.stop()

@@ -1,9 +1,11 @@
-//! A data URI, or raw bytes, to pixels: no panic, and the header and the pixels agree on the size.
+//! A data URI, or raw bytes, to pixels and to patches: no panic, the header and the pixels agree on the size, and there
+//! are patches where there are pixels.
 #![no_main]
 
 use garden_data::{
     embedded::decode_data_uri,
     image::{DecodeLimits, decode, dimensions},
+    processor::{Processor, ProcessorConfig, Workspace},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -13,7 +15,14 @@ const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 20 };
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |bytes: &[u8]| {
     let decoded = std::str::from_utf8(bytes).ok().and_then(|text| decode_data_uri(text).ok());
     let bytes = decoded.as_deref().unwrap_or(bytes);
-    let Ok(pixels) = decode(bytes, LIMITS) else { return };
+    let mut patches = Vec::new();
+    let processor = Processor::new(ProcessorConfig::default(), LIMITS);
+    let grid = processor.append_patches(bytes, &mut Workspace::default(), &mut patches).ok();
+    let pixels = decode(bytes, LIMITS).ok();
+    let expected = pixels.as_ref().and_then(|pixels| processor.config().grid(pixels.width, pixels.height).ok());
+    assert_eq!(grid, expected);
+    assert_eq!(patches.len(), grid.map_or(0, |grid| grid.patches() * processor.config().patch_bytes()));
+    let Some(pixels) = pixels else { return };
     assert_eq!(pixels.rgb.len(), pixels.width as usize * pixels.height as usize * 3);
     assert_eq!(dimensions(bytes, LIMITS), Ok((pixels.width, pixels.height)));
 });

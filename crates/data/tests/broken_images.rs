@@ -1,6 +1,9 @@
 //! No input panics, hangs or is taken for an image that it is not: every golden image, cut and mangled.
 
-use garden_data::image::{self, DecodeLimits, ImageError};
+use garden_data::{
+    image::{self, DecodeLimits, ImageError},
+    processor::{Processor, ProcessorConfig, Workspace},
+};
 use std::{fs, path::Path};
 
 /// Small enough that a mangled header cannot make the test slow.
@@ -47,6 +50,21 @@ fn a_jpeg_cut_anywhere_is_refused() {
 }
 
 #[test]
+fn a_broken_image_leaves_no_patches() {
+    // Rows are cut into patches as they are decoded, so the first ones are there when the data turns out to end.
+    let processor = Processor::new(ProcessorConfig::default(), LIMITS);
+    let mut patches = vec![7; 3];
+    for (name, bytes) in
+        images().into_iter().filter(|(name, bytes)| name.ends_with(".jpg") && bytes.len() > 2000)
+    {
+        let cut = &bytes[..bytes.len() / 2 + 200];
+        let failure = processor.append_patches(cut, &mut Workspace::default(), &mut patches);
+        assert!(matches!(failure, Err(ImageError::Truncated { .. })), "{name}: {failure:?}");
+        assert_eq!(patches, [7; 3], "{name}");
+    }
+}
+
+#[test]
 fn an_end_marker_does_not_hide_missing_data() {
     let (_, bytes) = images().into_iter().find(|(name, _)| name == "photo.jpg").expect("photo.jpg");
     let cut = [&bytes[..bytes.len() * 2 / 3], &[0xFF, 0xD9]].concat();
@@ -57,6 +75,8 @@ fn an_end_marker_does_not_hide_missing_data() {
 #[test]
 fn mangled_images_never_panic() {
     let mut numbers = Numbers(1);
+    let processor = Processor::new(ProcessorConfig::default(), LIMITS);
+    let (mut work, mut patches) = (Workspace::default(), Vec::new());
     for (name, bytes) in images() {
         for _ in 0..60 {
             let mut mangled = bytes.clone();
@@ -66,7 +86,13 @@ fn mangled_images_never_panic() {
             }
             mangled.truncate(1 + numbers.below(mangled.len() * 2).min(mangled.len() - 1));
             let size = image::dimensions(&mangled, LIMITS);
-            if let Ok(pixels) = image::decode(&mangled, LIMITS) {
+            let pixels = image::decode(&mangled, LIMITS);
+            patches.clear();
+            let grid = processor.append_patches(&mangled, &mut work, &mut patches);
+            let sound = pixels.as_ref().map_err(ImageError::clone);
+            let expected = sound.and_then(|pixels| processor.config().grid(pixels.width, pixels.height));
+            assert_eq!(grid.is_ok(), expected.is_ok(), "{name}: {grid:?}, {expected:?}");
+            if let Ok(pixels) = pixels {
                 assert_eq!(pixels.rgb.len(), pixels.width as usize * pixels.height as usize * 3, "{name}");
                 assert_eq!(size, Ok((pixels.width, pixels.height)), "{name}: the header says the same");
             }

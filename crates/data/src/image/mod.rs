@@ -9,7 +9,10 @@ mod gif;
 mod jpeg;
 mod orientation;
 mod raster;
+mod rows;
 mod tiff;
+
+pub(crate) use rows::RowSink;
 
 use orientation::Orientation;
 use std::fmt;
@@ -178,6 +181,8 @@ impl fmt::Debug for Pixels {
 pub struct Decoder {
     jpeg: jpeg::Decoder,
     pixels: Pixels,
+    /// A row on its way to `pixels`.
+    row: Vec<u8>,
     /// What the orientation is turned into, swapped with `pixels`.
     turned: Vec<u8>,
 }
@@ -186,18 +191,41 @@ impl Decoder {
     /// Decodes an image into pixels that live until the next call.
     pub fn decode(&mut self, bytes: &[u8], limits: DecodeLimits) -> Result<&Pixels, ImageError> {
         let format = recognise(bytes)?;
+        let pixels = &mut self.pixels;
         let orientation = match format {
             // Our own code, fuzzed here; the others are other people's and must not take a run down.
-            Format::Jpeg => self.jpeg.decode(bytes, limits, &mut self.pixels)?,
-            _ => guarded(format, || decode_other(format, bytes, limits, &mut self.pixels))?,
+            Format::Jpeg => {
+                let image = jpeg::Image::open(bytes, limits)?;
+                let orientation = image.header().orientation;
+                self.jpeg.decode(image, &mut rows::Whole { pixels, row: &mut self.row, done: 0 })?;
+                orientation
+            }
+            _ => guarded(format, || decode_other(format, bytes, limits, pixels))?,
         };
         orientation.apply(&mut self.pixels, &mut self.turned);
         Ok(&self.pixels)
     }
 
+    /// Decodes an image row by row. An upright JPEG, which is what most images are, never exists as a whole.
+    pub(crate) fn decode_rows(
+        &mut self,
+        bytes: &[u8],
+        limits: DecodeLimits,
+        sink: &mut impl RowSink,
+    ) -> Result<(), ImageError> {
+        if recognise(bytes)? == Format::Jpeg {
+            let image = jpeg::Image::open(bytes, limits)?;
+            if image.header().orientation == Orientation::default() {
+                return self.jpeg.decode(image, sink);
+            }
+        }
+        rows::pour(self.decode(bytes, limits)?, sink)
+    }
+
     /// The bytes that the buffers hold.
     pub fn buffer_bytes(&self) -> usize {
-        self.jpeg.buffer_bytes() + self.pixels.rgb.capacity() + self.turned.capacity()
+        let rows = self.pixels.rgb.capacity() + self.row.capacity() + self.turned.capacity();
+        self.jpeg.buffer_bytes() + rows
     }
 }
 
@@ -224,7 +252,7 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`Decoder`] holds for it, beside a copy of the encoded data.
+    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a few rows.
     pub decoding_bytes: u64,
 }
 
@@ -232,16 +260,22 @@ pub struct Extent {
 pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> {
     let format = recognise(bytes)?;
     let Header { width, height, orientation, samples } = match format {
-        Format::Jpeg => jpeg::header(bytes)?,
+        Format::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
         Format::Gif => guarded(format, || gif::header(bytes))?,
         Format::Tiff => guarded(format, || tiff::header(bytes))?,
         Format::Png | Format::WebP | Format::Bmp => guarded(format, || raster::header(format, bytes))?,
     };
     limits.check(format, width, height)?;
     let rgb = 3 * u64::from(width) * u64::from(height);
-    let turned = if orientation == Orientation::default() { 0 } else { rgb };
+    let copies = match (format, orientation == Orientation::default()) {
+        // Its rows go as they are converted.
+        (Format::Jpeg, true) => 0,
+        (_, true) => 1,
+        // Turning takes a second one.
+        (_, false) => 2,
+    };
     let (width, height) = if orientation.swaps_sides() { (height, width) } else { (width, height) };
-    Ok(Extent { width, height, decoding_bytes: rgb + turned + samples })
+    Ok(Extent { width, height, decoding_bytes: copies * rgb + samples })
 }
 
 /// The width and height of the upright image, read from the header alone.

@@ -12,7 +12,7 @@ mod size;
 pub use config::{PixelLimits, ProcessorConfig, ProcessorError};
 pub use size::Grid;
 
-use crate::image::{self, DecodeLimits, ImageError, Pixels};
+use crate::image::{self, DecodeLimits, ImageError, RowSink};
 use resize::Resizer;
 use std::path::Path;
 
@@ -63,33 +63,81 @@ impl Processor {
         self.config.grid(width, height)
     }
 
-    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`.
+    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`, unless it fails.
     pub fn append_patches(
         &self,
         encoded: &[u8],
         work: &mut Workspace,
         patches: &mut Vec<u8>,
     ) -> Result<Grid, ImageError> {
-        let pixels = work.decoder.decode(encoded, self.limits)?;
-        self.append_pixels(pixels, &mut work.resizer, patches)
-    }
-
-    /// Resizes and cuts decoded pixels; the compact patches are appended to `patches`.
-    fn append_pixels(
-        &self,
-        pixels: &Pixels,
-        resizer: &mut Resizer,
-        patches: &mut Vec<u8>,
-    ) -> Result<Grid, ImageError> {
-        let grid = self.config.grid(pixels.width, pixels.height)?;
-        let side = self.config.patch_size;
-        let resized = resizer.resize(pixels, grid.columns * side, grid.rows * side);
-        patches::append(resized, grid, &self.config, patches);
-        Ok(grid)
+        let start = patches.len();
+        let Workspace { decoder, resizer } = work;
+        let grid = Grid { rows: 0, columns: 0 };
+        let mut cutter = Cutter { config: &self.config, resizer, grid, patches, start };
+        let outcome = decoder.decode_rows(encoded, self.limits, &mut cutter);
+        let grid = cutter.grid;
+        if outcome.is_err() {
+            patches.truncate(start);
+        }
+        outcome.map(|()| grid)
     }
 
     /// Expands compact patches to HF's `pixel_values`, appended to `values`.
     pub fn append_pixel_values(&self, patches: &[u8], values: &mut Vec<f32>) {
         patches::append_normalised(patches, &self.config, values);
+    }
+}
+
+/// Resizes the rows of an image and cuts them into patches, as they are decoded.
+struct Cutter<'a> {
+    config: &'a ProcessorConfig,
+    resizer: &'a mut Resizer,
+    grid: Grid,
+    patches: &'a mut Vec<u8>,
+    /// Where the image's patches begin.
+    start: usize,
+}
+
+impl RowSink for Cutter<'_> {
+    fn begin(&mut self, width: u32, height: u32) -> Result<(), ImageError> {
+        self.grid = self.config.grid(width, height)?;
+        let side = self.config.patch_size;
+        let resized = (self.grid.columns * side, self.grid.rows * side);
+        self.resizer.begin((width, height), resized, side as usize);
+        self.patches.resize(self.start + self.grid.patches() * self.config.patch_bytes(), 0);
+        Ok(())
+    }
+
+    fn space(&mut self) -> [&mut [u8]; 3] {
+        self.resizer.space()
+    }
+
+    fn advance(&mut self) {
+        let (grid, config, patches) = (self.grid, self.config, &mut self.patches[self.start..]);
+        self.resizer.advance(|row, band| patches::put_row(row, &band, grid, config, patches));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::image::{ExtendedColorType, ImageEncoder, codecs::jpeg::JpegEncoder};
+
+    #[test]
+    fn an_upright_photo_is_never_there_as_a_whole() {
+        let (width, height) = (2000, 1000);
+        let rgb: Vec<u8> = (0..width * height * 3).map(|at| (at / 7) as u8).collect();
+        let mut encoded = Vec::new();
+        let encoder = JpegEncoder::new_with_quality(&mut encoded, 50);
+        encoder.write_image(&rgb, width, height, ExtendedColorType::Rgb8).expect("in memory");
+        let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
+        let (mut work, mut patches) = (Workspace::default(), Vec::new());
+        processor.append_patches(&encoded, &mut work, &mut patches).expect("a photo");
+        let copied = 2 * encoded.len();
+        assert!(work.buffer_bytes() < copied + rgb.len() / 10, "{} bytes", work.buffer_bytes());
+        assert_eq!(
+            image::extent(&encoded, DecodeLimits::default()).map(|extent| extent.decoding_bytes),
+            Ok(0)
+        );
     }
 }

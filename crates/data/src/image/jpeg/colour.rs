@@ -1,22 +1,20 @@
-//! Rows of components to rows of RGB.
+//! Rows of components to rows of red, green and blue.
 //!
-//! In come planes of which some rows are complete; out go finished rows of pixels, each exactly once. The conversion
+//! In come planes of which some rows are complete; out go finished rows, each exactly once. The conversion
 //! is that of libjpeg in 16-bit arithmetic: products keep their high halves, twice the value is rounded back to one.
 
 use super::{
-    super::colour::cmyk,
+    super::{RowSink, colour::cmyk},
     header::{Colours, Frame},
     planes::Planes,
     upsample::Upsampler,
 };
-use std::ops::Range;
 
 /// Converts an image as its rows come in.
 #[derive(Default)]
 pub(super) struct RowConverter {
     upsamplers: Vec<Upsampler>,
     colours: Option<Colours>,
-    width: usize,
     height: usize,
     rows_per_unit: usize,
     /// Rows already written.
@@ -30,140 +28,132 @@ impl RowConverter {
         *self = Self {
             upsamplers: frame.components.iter().map(upsampler).collect(),
             colours: Some(colours),
-            width: frame.width as usize,
             height: frame.height as usize,
             rows_per_unit: frame.max_sampling().1 * 8,
             done: 0,
         };
     }
 
-    /// Writes the rows that `units` complete rows of units allow, but for those written before.
-    pub fn convert(&mut self, planes: &Planes, units: usize, rgb: &mut [u8]) {
+    /// Gives the rows that `units` complete rows of units allow, but for those given before.
+    pub fn convert(&mut self, planes: &Planes, units: usize, sink: &mut impl RowSink) {
         let complete = units * self.rows_per_unit;
         let context = usize::from(self.upsamplers.iter().any(Upsampler::looks_ahead));
         let ready = if complete >= self.height { self.height } else { complete.saturating_sub(context) };
         let Some(colours) = self.colours else { return };
-        let upsamplers = &mut self.upsamplers[..];
-        pulp::Arch::new().dispatch(Rows {
-            colours,
-            upsamplers,
-            planes,
-            width: self.width,
-            ys: self.done..ready,
-            rgb,
-        });
+        for y in self.done..ready {
+            let (upsamplers, rgb) = (&mut self.upsamplers[..], sink.space());
+            pulp::Arch::new().dispatch(Row { colours, upsamplers, planes, y, rgb });
+            sink.advance();
+        }
         self.done = self.done.max(ready);
     }
 }
 
-/// Some rows, compiled once for each instruction set.
-struct Rows<'a> {
+/// One row, compiled once for each instruction set.
+struct Row<'a> {
     colours: Colours,
     upsamplers: &'a mut [Upsampler],
     planes: &'a Planes,
-    width: usize,
-    ys: Range<usize>,
-    /// The whole image.
-    rgb: &'a mut [u8],
+    y: usize,
+    rgb: [&'a mut [u8]; 3],
 }
 
-impl pulp::WithSimd for Rows<'_> {
+impl pulp::WithSimd for Row<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        for y in self.ys {
-            let row = &mut self.rgb[y * self.width * 3..][..self.width * 3];
-            convert_row(self.colours, self.upsamplers, self.planes, y, row);
+        let Self { colours, upsamplers, planes, y, rgb } = self;
+        match (colours, upsamplers) {
+            (Colours::Grey, [grey, ..]) => {
+                let row = grey.row(planes.plane(0), y);
+                rgb.into_iter().for_each(|channel| copy(channel, row));
+            }
+            (Colours::Rgb, [red, green, blue, ..]) => {
+                let [reds, greens, blues] = rgb;
+                copy(reds, red.row(planes.plane(0), y));
+                copy(greens, green.row(planes.plane(1), y));
+                copy(blues, blue.row(planes.plane(2), y));
+            }
+            (Colours::YCbCr, [luma, cb, cr, ..]) => {
+                let (luma, cb) = (luma.row(planes.plane(0), y), cb.row(planes.plane(1), y));
+                convert_row(rgb, luma, cb, cr.row(planes.plane(2), y));
+            }
+            (Colours::Cmyk | Colours::Ycck, [first, second, third, black]) => {
+                let inks = [
+                    first.row(planes.plane(0), y),
+                    second.row(planes.plane(1), y),
+                    third.row(planes.plane(2), y),
+                    black.row(planes.plane(3), y),
+                ];
+                convert_inks(rgb, inks, colours == Colours::Ycck);
+            }
+            _ => {}
         }
     }
 }
 
 #[inline(always)]
-fn convert_row(colours: Colours, upsamplers: &mut [Upsampler], planes: &Planes, y: usize, rgb: &mut [u8]) {
-    let pixels = rgb.as_chunks_mut::<3>().0;
-    match (colours, upsamplers) {
-        (Colours::Grey, [grey, ..]) => {
-            let row = grey.row(planes.plane(0), y);
-            pixels.iter_mut().zip(row).for_each(|(pixel, &level)| *pixel = [level; 3]);
-        }
-        (Colours::Cmyk | Colours::Ycck, [first, second, third, black]) => {
-            let first = first.row(planes.plane(0), y);
-            let second = second.row(planes.plane(1), y);
-            let third = third.row(planes.plane(2), y);
-            let black = black.row(planes.plane(3), y);
-            for (x, pixel) in pixels.iter_mut().enumerate() {
-                let colours_of = |[c, m, y]: [u8; 3]| cmyk([255 - c, 255 - m, 255 - y, 255 - black[x]]);
-                let stored = [first[x], second[x], third[x]];
-                *pixel = match colours {
-                    // Luminance and chrominance code the complement of the inks.
-                    Colours::Ycck => {
-                        colours_of(rgb_of(stored[0], stored[1], stored[2]).map(|light| 255 - light))
-                    }
-                    _ => colours_of(stored),
-                };
-            }
-        }
-        (Colours::Rgb, [red, green, blue, ..]) => {
-            let (red, green) = (red.row(planes.plane(0), y), green.row(planes.plane(1), y));
-            let blue = blue.row(planes.plane(2), y);
-            for (((pixel, &red), &green), &blue) in pixels.iter_mut().zip(red).zip(green).zip(blue) {
-                *pixel = [red, green, blue];
-            }
-        }
-        (Colours::YCbCr, [luma, cb, cr, ..]) => {
-            let (luma, cb) = (luma.row(planes.plane(0), y), cb.row(planes.plane(1), y));
-            let cr = cr.row(planes.plane(2), y);
-            for (((pixels, luma), cb), cr) in pixels
-                .chunks_mut(STRETCH)
-                .zip(luma.chunks(STRETCH))
-                .zip(cb.chunks(STRETCH))
-                .zip(cr.chunks(STRETCH))
-            {
-                convert_stretch(pixels, luma, cb, cr);
-            }
-        }
-        _ => {}
+fn copy(channel: &mut [u8], row: &[u8]) {
+    channel.copy_from_slice(&row[..channel.len()]);
+}
+
+#[inline(always)]
+fn convert_inks([reds, greens, blues]: [&mut [u8]; 3], inks: [&[u8]; 4], coded_as_luminance: bool) {
+    for (x, ((red, green), blue)) in reds.iter_mut().zip(greens).zip(blues).enumerate() {
+        let [first, second, third, black] = inks.map(|ink| ink[x]);
+        // Luminance and chrominance code the complement of the inks.
+        let stored = if coded_as_luminance {
+            rgb_of(first, second, third).map(|light| 255 - light)
+        } else {
+            [first, second, third]
+        };
+        let [c, m, y] = stored.map(|ink| 255 - ink);
+        [*red, *green, *blue] = cmyk([c, m, y, 255 - black]);
     }
 }
 
-/// Pixels that are converted channel by channel before they are laid side by side.
+/// Pixels that are converted at once, in vectors.
 const STRETCH: usize = 64;
 
-/// Up to a stretch of pixels; a whole one takes vector instructions.
 #[inline(always)]
-fn convert_stretch(pixels: &mut [[u8; 3]], luma: &[u8], cb: &[u8], cr: &[u8]) {
-    let whole = (luma.first_chunk::<STRETCH>(), cb.first_chunk::<STRETCH>(), cr.first_chunk::<STRETCH>());
-    let (Some(pixels), (Some(luma), Some(cb), Some(cr))) =
-        (pixels.as_chunks_mut::<STRETCH>().0.first_mut(), whole)
-    else {
-        for (((pixel, &luma), &cb), &cr) in pixels.iter_mut().zip(luma).zip(cb).zip(cr) {
-            *pixel = rgb_of(luma, cb, cr);
+fn convert_row([reds, greens, blues]: [&mut [u8]; 3], luma: &[u8], cb: &[u8], cr: &[u8]) {
+    let width = reds.len();
+    let Some(last) = width.checked_sub(STRETCH) else {
+        for x in 0..width {
+            [reds[x], greens[x], blues[x]] = rgb_of(luma[x], cb[x], cr[x]);
         }
         return;
     };
-    let (mut red, mut green, mut blue) = ([0; STRETCH], [0; STRETCH], [0; STRETCH]);
-    for x in 0..STRETCH {
-        [red[x], green[x], blue[x]] = rgb_of(luma[x], cb[x], cr[x]);
-    }
-    for x in 0..STRETCH {
-        pixels[x] = [red[x], green[x], blue[x]];
+    for start in (0..width).step_by(STRETCH) {
+        // The last stretch goes back over pixels that are done, so that it is a whole one too.
+        let range = start.min(last)..start.min(last) + STRETCH;
+        let (luma, cb, cr) = (&luma[range.clone()], &cb[range.clone()], &cr[range.clone()]);
+        let (mut red, mut green, mut blue) = ([0; STRETCH], [0; STRETCH], [0; STRETCH]);
+        for x in 0..STRETCH {
+            [red[x], green[x], blue[x]] = rgb_of(luma[x], cb[x], cr[x]);
+        }
+        reds[range.clone()].copy_from_slice(&red);
+        greens[range.clone()].copy_from_slice(&green);
+        blues[range].copy_from_slice(&blue);
     }
 }
 
 /// Luminance and chrominance to light.
 #[inline(always)]
 fn rgb_of(luma: u8, cb: u8, cr: u8) -> [u8; 3] {
-    /// 0.402, 0.228, 0.34414 and 0.71414 in 65536ths: 1.402 is one more, 1.772 is two less.
+    /// 0.402, 0.228, 0.34414 and 0.28586 in 65536ths: 1.402 is one more, 1.772 is two less, 0.71414 is what the last one
+    /// lacks of one. So all are products of 16 bits.
     const RED: i16 = 26345;
     const BLUE: i16 = 14942;
-    const GREEN_CB: i32 = 22554;
-    const GREEN_CR: i32 = 46802;
+    const GREEN_CB: i16 = 22554;
+    const GREEN_CR: i16 = 18734;
     let (luma, cb, cr) = (i16::from(luma), i16::from(cb) - 128, i16::from(cr) - 128);
-    let high = |a: i16, b: i16| ((i32::from(a) * i32::from(b)) >> 16) as i16;
+    let product = |a: i16, b: i16| i32::from(a) * i32::from(b);
+    let high = |a: i16, b: i16| (product(a, b) >> 16) as i16;
     let red = luma + cr + ((high(2 * cr, RED) + 1) >> 1);
     let blue = luma + 2 * cb + ((high(2 * cb, -BLUE) + 1) >> 1);
-    let green = luma + ((32768 - GREEN_CB * i32::from(cb) - GREEN_CR * i32::from(cr)) >> 16) as i16;
+    let green = luma - cr + ((32768 - product(cb, GREEN_CB) + product(cr, GREEN_CR)) >> 16) as i16;
     [red, green, blue].map(|light| light.clamp(0, 255) as u8)
 }
 

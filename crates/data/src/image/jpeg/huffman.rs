@@ -7,12 +7,15 @@
 const LOOK_BITS: u32 = 10;
 const LOOK_SIZE: usize = 1 << LOOK_BITS;
 
+/// The most that an AC code and its value take.
+pub(super) const STEP_BITS: u32 = 16 + 15;
+
 /// A Huffman code for decoding.
 pub(super) struct HuffmanTable {
     /// By the next bits: length of the code in the low byte, symbol in the high one; 0 for longer codes.
     look: Box<[u16; LOOK_SIZE]>,
-    /// By the next bits, for AC: the whole coefficient, where its code and its value fit together.
-    values: Box<[Value; LOOK_SIZE]>,
+    /// By the next bits, for AC: what the code says; longer codes have none here.
+    steps: Box<[Step; LOOK_SIZE]>,
     /// For each length: codes below this, shifted to 16 bits, have at most that length.
     limits: [u32; 17],
     /// For each length: what to add to a code to get the symbol's place.
@@ -20,14 +23,27 @@ pub(super) struct HuffmanTable {
     symbols: Vec<u8>,
 }
 
-/// A decoded AC coefficient: 0 bits means "look it up the long way".
+/// What an AC code says: where the next coefficient is, and which bits are its value.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Value {
-    pub value: i16,
-    /// Zeros before it.
+pub(super) struct Step {
+    /// Bits of the code, and of code and value together; 0 means that the code is longer than a look.
+    code: u8,
+    total: u8,
+    /// Zeros before the coefficient, or [`Step::END`].
     pub run: u8,
-    /// Bits of its code and its value together.
-    pub bits: u8,
+    /// Bits of the value; 0 where there is none.
+    pub size: u8,
+}
+
+impl Step {
+    /// More zeros than any block has: this was its last coefficient.
+    pub const END: u8 = 64;
+
+    fn new(symbol: u8, code: u32) -> Self {
+        let (run, size) = (symbol >> 4, symbol & 15);
+        let run = if size == 0 && run < 15 { Self::END } else { run };
+        Self { code: code as u8, total: code as u8 + size, run, size }
+    }
 }
 
 impl HuffmanTable {
@@ -38,7 +54,7 @@ impl HuffmanTable {
         }
         let mut table = Self {
             look: Box::new([0; LOOK_SIZE]),
-            values: Box::new([Value::default(); LOOK_SIZE]),
+            steps: Box::new([Step::default(); LOOK_SIZE]),
             limits: [0; 17],
             offsets: [0; 17],
             symbols: symbols.to_vec(),
@@ -62,23 +78,10 @@ impl HuffmanTable {
             table.limits[length as usize] = code << (16 - length);
             code <<= 1;
         }
-        if !is_dc {
-            table.join_values();
+        for (step, &look) in table.steps.iter_mut().zip(table.look.iter()).filter(|(_, look)| **look != 0) {
+            *step = Step::new((look >> 8) as u8, u32::from(look & 255));
         }
         Ok(table)
-    }
-
-    /// Fills `values` from `look`: most AC coefficients are small, and their bits fit behind the code.
-    fn join_values(&mut self) {
-        for (bits, (&look, joined)) in self.look.iter().zip(self.values.iter_mut()).enumerate() {
-            let (length, symbol) = (u32::from(look & 255), look >> 8);
-            let (run, size) = ((symbol >> 4) as u8, u32::from(symbol & 15));
-            if length == 0 || size == 0 || length + size > LOOK_BITS {
-                continue;
-            }
-            let value = (bits as u32 >> (LOOK_BITS - length - size)) & ((1 << size) - 1);
-            *joined = Value { value: extend(value, size) as i16, run, bits: (length + size) as u8 };
-        }
     }
 
     /// Reads a symbol; `None` if the bits are no code. Needs 16 bits.
@@ -89,17 +92,34 @@ impl HuffmanTable {
             bits.skip(u32::from(look & 255));
             return Some((look >> 8) as u8);
         }
-        let code = bits.peek(16);
-        let length = (LOOK_BITS as usize + 1..=16).find(|&length| code < self.limits[length])?;
-        bits.skip(length as u32);
-        let place = (code >> (16 - length)) as i32 + self.offsets[length];
-        self.symbols.get(usize::try_from(place).ok()?).copied()
+        let (symbol, length) = self.long_code(bits.peek(16))?;
+        bits.skip(length);
+        Some(symbol)
     }
 
-    /// The next coefficient if it is short, without its zeros being applied.
+    /// A symbol whose code is longer than a look, by the next 16 bits, and the length of the code.
+    #[cold]
+    fn long_code(&self, code: u32) -> Option<(u8, u32)> {
+        let length = (LOOK_BITS as usize + 1..=16).find(|&length| code < self.limits[length])?;
+        let place = (code >> (16 - length)) as i32 + self.offsets[length];
+        Some((*self.symbols.get(usize::try_from(place).ok()?)?, length as u32))
+    }
+
+    /// Reads an AC code and its value; `None` if the bits are no code. Needs [`STEP_BITS`].
+    ///
+    /// All that follows from the bits follows without a branch, because it is as good as random.
     #[inline(always)]
-    pub fn value(&self, bits: &Bits) -> Value {
-        self.values[bits.peek(LOOK_BITS) as usize]
+    pub fn step(&self, bits: &mut Bits) -> Option<(Step, i16)> {
+        let mut step = self.steps[bits.peek(LOOK_BITS) as usize];
+        if step.code == 0 {
+            let (symbol, length) = self.long_code(bits.peek(16))?;
+            step = Step::new(symbol, length);
+        }
+        let size = u32::from(step.size);
+        // Two shifts, because a shift by 64 is none.
+        let value = (bits.window << step.code >> 1 >> (63 - size)) as u32;
+        bits.skip(u32::from(step.total));
+        Some((step, extend(value, size) as i16))
     }
 }
 
@@ -113,6 +133,7 @@ pub(super) fn extend(value: u32, size: u32) -> i32 {
 }
 
 /// Bits of a segment, most significant first.
+#[derive(Clone)]
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     /// Where the next refill reads.
@@ -133,20 +154,17 @@ impl<'a> Bits<'a> {
     pub fn refill(&mut self) {
         let next = match self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
             Some(chunk) => u64::from_be_bytes(*chunk),
-            None => self.near_end(),
+            None => near_end(self.bytes, self.at),
         };
         self.window |= next >> self.held;
         self.at += ((63 - self.held) >> 3) as usize;
         self.held |= 56;
     }
 
-    /// The last bytes, then zeros.
-    #[cold]
-    fn near_end(&self) -> u64 {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let mut chunk = [0; 8];
-        chunk[..rest.len()].copy_from_slice(rest);
-        u64::from_be_bytes(chunk)
+    /// How many bits can be read before the next refill.
+    #[inline(always)]
+    pub fn held(&self) -> u32 {
+        self.held
     }
 
     /// The next `count` bits, 1 to 16 of them.
@@ -180,6 +198,15 @@ impl<'a> Bits<'a> {
     pub fn overran(&self) -> bool {
         self.at * 8 - self.held as usize > self.bytes.len() * 8
     }
+}
+
+/// The last bytes, then zeros. By value, or the state of the reader could not stay in registers.
+#[cold]
+fn near_end(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or_default();
+    let mut chunk = [0; 8];
+    chunk[..rest.len()].copy_from_slice(rest);
+    u64::from_be_bytes(chunk)
 }
 
 #[cfg(test)]
@@ -224,8 +251,8 @@ mod tests {
         }
         let mut bits = Bits::new(&[0b0100_0000]);
         bits.refill();
-        let joined = table.value(&bits);
-        assert_eq!((joined.value, joined.run, joined.bits), (1, 1, 2), "code 0, then a 1");
+        let (step, value) = table.step(&mut bits).expect("a code");
+        assert_eq!((value, step.run, bits.peek(6)), (1, 1, 0), "code 0, then a 1");
         let mut bits = Bits::new(&[0xFF, 0xFF]);
         bits.refill();
         assert_eq!(table.symbol(&mut bits), None, "no code is all ones");

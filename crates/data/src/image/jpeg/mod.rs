@@ -13,11 +13,45 @@ mod planes;
 mod scan;
 mod upsample;
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels};
+use super::{DecodeLimits, Format, Header, ImageError, Orientation, RowSink};
 use coefficients::Coefficients;
 use colour::RowConverter;
 use header::{Frame, Headers, Next};
 use planes::Planes;
+
+/// An image whose headers are read, up to its first scan.
+pub(super) struct Image<'a> {
+    headers: Headers<'a>,
+    frame: Frame,
+    first_scan: Next,
+}
+
+impl<'a> Image<'a> {
+    /// Reads the headers; the size is within the limits.
+    pub fn open(bytes: &'a [u8], limits: DecodeLimits) -> Result<Self, ImageError> {
+        let mut headers = Headers::new(bytes)?;
+        let first_scan = headers.next_scan()?;
+        let frame = headers.frame()?.clone();
+        limits.check(Format::Jpeg, frame.width, frame.height)?;
+        Ok(Self { headers, frame, first_scan })
+    }
+
+    pub fn header(&self) -> Header {
+        let samples = match (self.is_streamed(), self.frame.progressive) {
+            (true, _) => 0,
+            (false, false) => Planes::bytes(&self.frame),
+            (false, true) => Planes::bytes(&self.frame) + Coefficients::bytes(&self.frame),
+        };
+        let (width, height) = (self.frame.width, self.frame.height);
+        Header { width, height, orientation: self.headers.orientation(), samples }
+    }
+
+    /// Whether one pass over the image gives all of it, so that rows can go as they come.
+    fn is_streamed(&self) -> bool {
+        let together = |scan: &header::Scan| scan.components.len() == self.frame.components.len();
+        !self.frame.progressive && matches!(&self.first_scan, Next::Scan(scan) if together(scan))
+    }
+}
 
 /// The buffers of one decode after another.
 #[derive(Default)]
@@ -30,28 +64,20 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Decodes into `out`.
-    pub fn decode(
-        &mut self,
-        bytes: &[u8],
-        limits: DecodeLimits,
-        out: &mut Pixels,
-    ) -> Result<Orientation, ImageError> {
-        let mut headers = Headers::new(bytes)?;
-        let first_scan = headers.next_scan()?;
-        let frame = headers.frame()?.clone();
-        limits.check(Format::Jpeg, frame.width, frame.height)?;
-        self.planes.prepare(&frame);
+    /// Decodes into `sink`.
+    pub fn decode(&mut self, image: Image, sink: &mut impl RowSink) -> Result<(), ImageError> {
+        let streamed = image.is_streamed();
+        let Image { mut headers, frame, first_scan } = image;
         self.converter.prepare(&frame, headers.colours(&frame)?);
-        (out.width, out.height) = (frame.width, frame.height);
-        super::resize_buffer(&mut out.rgb, frame.width as usize * frame.height as usize * 3);
+        sink.begin(frame.width, frame.height)?;
+        self.planes.prepare(&frame, streamed);
         if frame.progressive {
             self.progressive(&mut headers, &frame, first_scan)?;
         } else {
-            self.sequential(&mut headers, &frame, first_scan, &mut out.rgb)?;
+            self.sequential(&mut headers, &frame, first_scan, sink)?;
         }
-        self.converter.convert(&self.planes, frame.mcu_rows, &mut out.rgb);
-        Ok(headers.orientation())
+        self.converter.convert(&self.planes, frame.mcu_rows, sink);
+        Ok(())
     }
 
     /// The bytes that the buffers hold.
@@ -65,7 +91,7 @@ impl Decoder {
         headers: &mut Headers,
         frame: &Frame,
         first: Next,
-        rgb: &mut [u8],
+        sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
         let mut next = first;
         let mut missing = frame.components.len();
@@ -76,7 +102,7 @@ impl Decoder {
             let (planes, converter) = (&mut self.planes, &mut self.converter);
             scan::sequential(frame, &scan, headers.tables(), data, planes, |planes, rows| {
                 if together {
-                    converter.convert(planes, rows, rgb);
+                    converter.convert(planes, rows, sink);
                 }
             })?;
             if missing == 0 {
@@ -104,18 +130,4 @@ impl Decoder {
         }
         self.coefficients.transform(frame, headers.tables(), &mut self.planes)
     }
-}
-
-/// Reads the size as stored, and the orientation, up to the first scan.
-pub(super) fn header(bytes: &[u8]) -> Result<Header, ImageError> {
-    let mut headers = Headers::new(bytes)?;
-    headers.next_scan()?;
-    let frame = headers.frame()?;
-    let (planes, coefficients) = (Planes::bytes(frame), Coefficients::bytes(frame));
-    Ok(Header {
-        width: frame.width,
-        height: frame.height,
-        orientation: headers.orientation(),
-        samples: planes + if frame.progressive { coefficients } else { 0 },
-    })
 }

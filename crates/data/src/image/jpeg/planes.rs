@@ -1,7 +1,8 @@
 //! The samples of each component, before upsampling.
 //!
 //! In go transformed blocks; out come rows of samples. A plane is padded to whole coding units; what lies beyond the
-//! component's real width and height is never read.
+//! component's real width and height is never read. Where rows go as they come, two rows of units are kept, which stay in
+//! the cache.
 
 use super::{
     header::{Component, Frame},
@@ -18,19 +19,25 @@ pub(super) struct Planes {
 pub(super) struct Plane {
     samples: Vec<u8>,
     stride: usize,
+    /// The bits of a row of blocks' number that say where it is.
+    kept_mask: usize,
 }
 
 impl Planes {
-    /// Makes room for an image; what is left of an earlier one is overwritten or never read.
-    pub fn prepare(&mut self, frame: &Frame) {
+    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is overwritten
+    /// or never read.
+    pub fn prepare(&mut self, frame: &Frame, latest_only: bool) {
         self.planes.resize_with(self.planes.len().max(frame.components.len()), Plane::default);
         for (plane, component) in self.planes.iter_mut().zip(&frame.components) {
             plane.stride = component.block_columns * 8;
-            plane.samples.resize(plane.stride * component.block_rows * 8, 0);
+            let latest = (2 * component.v).next_power_of_two();
+            let rows = if latest_only { latest } else { component.block_rows };
+            plane.kept_mask = if latest_only { latest - 1 } else { usize::MAX };
+            plane.samples.resize(plane.stride * rows * 8, 0);
         }
     }
 
-    /// The bytes that an image asks for.
+    /// The bytes that a whole image asks for.
     pub fn bytes(frame: &Frame) -> u64 {
         let plane = |component: &Component| 64 * (component.block_columns * component.block_rows) as u64;
         frame.components.iter().map(plane).sum()
@@ -55,13 +62,14 @@ impl Plane {
     /// A row of samples, padding included.
     #[inline(always)]
     pub fn row(&self, y: usize) -> &[u8] {
+        let y = ((y / 8) & self.kept_mask) * 8 + y % 8;
         &self.samples[y * self.stride..][..self.stride]
     }
 
     /// Writes a block at its place.
     #[inline(always)]
     pub fn put(&mut self, column: usize, row: usize, block: &Block) {
-        let corner = row * 8 * self.stride + column * 8;
+        let corner = (row & self.kept_mask) * 8 * self.stride + column * 8;
         let target = &mut self.samples[corner..corner + 7 * self.stride + 8];
         for (y, samples) in block.iter().enumerate() {
             target[y * self.stride..][..8].copy_from_slice(samples);

@@ -7,7 +7,7 @@ use super::{
     super::ImageError,
     coefficients::{Coefficients, ZIGZAG},
     header::{EntropyCoded, Frame, Scan, Tables, broken, truncated},
-    huffman::{Bits, HuffmanTable},
+    huffman::{Bits, HuffmanTable, STEP_BITS},
     idct::{self, InverseDct, Work},
     planes::Planes,
 };
@@ -50,6 +50,9 @@ impl<'a> Segments<'a> {
         if bits.overran() { Err(truncated(self.data.file_length)) } else { Ok(()) }
     }
 }
+
+/// Coefficients that are read between refills: with one, the chain from code to code is longer; more do not always fit.
+const STEPS_PER_REFILL: usize = 2;
 
 /// A component as a sequential scan codes it.
 struct Coded<'a> {
@@ -130,8 +133,10 @@ impl Work for SequentialRow<'_, '_, '_> {
 
     #[inline(always)]
     fn run(self, idct: impl InverseDct) -> Self::Output {
+        // In a variable of its own, so that it stays in registers; after an error nobody reads on.
+        let mut bits = self.bits.clone();
         for column in 0..self.columns {
-            if self.segments.advance(self.bits)? {
+            if self.segments.advance(&mut bits)? {
                 self.coded.iter_mut().for_each(|component| component.previous = 0);
             }
             for component in self.coded.iter_mut() {
@@ -139,13 +144,14 @@ impl Work for SequentialRow<'_, '_, '_> {
                 for y in 0..component.v {
                     for x in 0..component.h {
                         let mut block = [0; 64];
-                        let last = component.read_block(self.bits, &mut block)?;
+                        let last = component.read_block(&mut bits, &mut block)?;
                         let samples = idct.transform(&block, last);
                         plane.put(column * component.h + x, self.row * component.v + y, &samples);
                     }
                 }
             }
         }
+        *self.bits = bits;
         Ok(())
     }
 }
@@ -159,30 +165,28 @@ impl Coded<'_> {
         self.previous = self.previous.wrapping_add(bits.signed(u32::from(size)));
         block[0] = (self.previous as i16).wrapping_mul(self.quantisation[0]);
         let (mut k, mut last) = (1, 0);
-        while k < 64 {
+        'block: while k < 64 {
             bits.refill();
-            let short = self.ac.value(bits);
-            let value = if short.bits != 0 {
-                bits.skip(u32::from(short.bits));
-                k += usize::from(short.run);
-                short.value
-            } else {
-                let symbol = self.ac.symbol(bits).ok_or_else(bad_code)?;
-                let (run, size) = (usize::from(symbol >> 4), u32::from(symbol & 15));
-                match (run, size) {
-                    (15, 0) => {
-                        k += 16;
-                        continue;
-                    }
-                    (_, 0) => break,
-                    _ => k += run,
+            for _ in 0..STEPS_PER_REFILL {
+                if bits.held() < STEP_BITS {
+                    break;
                 }
-                bits.signed(size) as i16
-            };
-            let place = ZIGZAG.get(k).ok_or_else(|| broken("a block with more than 64 coefficients"))?;
-            block[usize::from(place & 63)] = value.wrapping_mul(self.quantisation[k & 63]);
-            last = k;
-            k += 1;
+                let (step, value) = self.ac.step(bits).ok_or_else(bad_code)?;
+                k += usize::from(step.run);
+                let Some(place) = ZIGZAG.get(k) else {
+                    // Zeros may run over the end, a value may not.
+                    if step.size == 0 {
+                        break 'block;
+                    }
+                    return Err(broken("a block with more than 64 coefficients"));
+                };
+                block[usize::from(place & 63)] = value.wrapping_mul(self.quantisation[k & 63]);
+                last = k;
+                k += 1;
+                if k == 64 {
+                    break 'block;
+                }
+            }
         }
         Ok(last)
     }

@@ -127,7 +127,7 @@ fn headers_say_what_decoding_takes() {
         // A JPEG's scan is copied, into a buffer that grows by doubling; what others keep while they decode is no longer there.
         let copied = 2 * encoded.len();
         // Rows of blocks, rows between the passes, a row of patches and the filter's weights.
-        let rows = 300 * (extent.width + 14 * grid.columns) as usize;
+        let rows = 300 * (extent.width + extent.height + 14 * (grid.columns + grid.rows)) as usize;
         assert!(held <= said + copied + rows, "{}: {said} said, {held} held", golden.file);
         let is_jpeg = Format::of(&encoded) == Some(Format::Jpeg);
         assert!(!is_jpeg || held >= said, "{}: {said} said, {held} held", golden.file);

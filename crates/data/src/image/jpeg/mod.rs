@@ -13,7 +13,7 @@ mod planes;
 mod scan;
 mod upsample;
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, RowSink};
+use super::{DecodeLimits, Format, Header, ImageError, RowSink};
 use coefficients::Coefficients;
 use colour::RowConverter;
 use header::{Frame, Headers, Next};

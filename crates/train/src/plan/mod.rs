@@ -29,7 +29,7 @@ const PROCESS: usize = 23_000_000;
 const TOKENIZER: usize = 10;
 /// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as published.
 const TOKENIZER_FILE: usize = 46;
-/// Bytes to decode a pixel, where there is no picture to look at: three decoded, three in the planes of a JPEG with all its colours.
+/// Bytes to decode a pixel, where there is no picture to look at: a PNG takes three, seven with alpha; a JPEG none, or up to nine if it is progressive.
 const PIXEL: usize = 6;
 /// Bytes that a thread holds for each encoded byte of the largest picture: the row's text in base64, the picture, its scan.
 const ENCODED: usize = 4;

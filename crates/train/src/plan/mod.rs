@@ -22,7 +22,7 @@ use garden_model::{
 };
 use std::{path::Path, thread};
 
-/// Code, threads, allocator and the files that a run writes: beside everything that is planned, 23 to 24 MB with `small` and `medium`, 22 MB
+/// Code, threads, allocator and the files that a run writes: beside everything that is planned, 23 MB with `small` and `medium`, 20 MB
 /// with `tiny` and photos (`bench/plan.py`).
 const PROCESS: usize = 23_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.

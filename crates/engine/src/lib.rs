@@ -8,11 +8,13 @@ pub mod dynamic_map;
 mod heap;
 pub mod nf4;
 pub mod ops;
+mod pool;
 pub mod product;
 pub mod simd;
 pub mod storage;
 pub mod weight;
 
 pub use heap::{CountingAllocator, return_large_pieces, trim_heap};
+pub use pool::in_pool;
 pub use storage::{SharedBytes, Storage};
 pub use weight::{Elements, StoredAs, Weight, WeightError, stored_bytes};

@@ -13,6 +13,7 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, Training, plan};
 use super::{text, vision};
 use crate::positions::Grid;
 use garden_engine::arena::Arena;
+use garden_engine::in_pool;
 
 /// A model at work on an answer.
 #[derive(Debug)]
@@ -76,14 +77,13 @@ impl Decoder {
         self.read(model, &batch, &prepared)
     }
 
-    /// Runs on a thread of the pool, as a step of training does.
     fn read(
         &mut self,
         model: &Model,
         batch: &PackedBatch<'_>,
         prepared: &Prepared,
     ) -> Result<&[f32], SessionError> {
-        rayon::scope(|_| self.read_in_pool(model, batch, prepared))
+        in_pool(|| self.read_in_pool(model, batch, prepared))
     }
 
     fn read_in_pool(

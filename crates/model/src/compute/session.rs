@@ -9,6 +9,7 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, Training, plan};
 use super::{text, vision};
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Usage};
+use garden_engine::in_pool;
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::embedding::OutOfVocabulary;
 
@@ -146,7 +147,6 @@ impl Session {
         self.run(model, batch, None, watch)
     }
 
-    /// Runs on a thread of the pool: from outside of it every operation would put this thread to sleep and wake another.
     fn run(
         &mut self,
         model: &Model,
@@ -154,7 +154,7 @@ impl Session {
         backward: Option<Backward>,
         watch: &mut Observer<'_>,
     ) -> Result<LossSums, SessionError> {
-        rayon::scope(|_| self.run_in_pool(model, batch, backward, watch))
+        in_pool(|| self.run_in_pool(model, batch, backward, watch))
     }
 
     fn run_in_pool(

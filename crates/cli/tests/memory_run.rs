@@ -8,7 +8,9 @@ use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
-use support::{Finished, Running, lives, living, memory_run, model_garden, signal_process, until};
+use support::{
+    Finished, Running, from_terminal, lives, living, memory_run, model_garden, signal_process, until,
+};
 
 const LIMIT: u64 = 150_000_000;
 const NOBODY: [i32; 0] = [];
@@ -182,7 +184,8 @@ print('ready', flush=True); time.sleep(600)";
 #[test]
 fn after_a_signal_that_the_command_ignores_the_grace_ends_everything() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let mut running = Running::start(&mut memory_run(&["--grace", "200ms"], "family.py", &["wait"]));
+        let command = memory_run(&["--grace", "200ms"], "family.py", &["wait"]);
+        let mut running = Running::start(&mut from_terminal(&command));
         let pids = running.await_pids(3);
         running.await_line("ready");
         running.signal(signal);

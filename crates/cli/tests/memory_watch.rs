@@ -8,7 +8,7 @@ use std::{
     io::Read,
     process::{Command, Stdio},
 };
-use support::{Finished, Running, model_garden};
+use support::{Finished, Running, from_terminal, model_garden};
 
 struct Sleeper(std::process::Child);
 
@@ -62,7 +62,7 @@ fn ctrl_c_ends_with_the_summary_and_keeps_the_trace() {
     let trace = folder.path().join("trace.jsonl");
     let flags =
         ["memory", "watch", "--interval", "20ms", "--pid", &sleeper.pid(), "--out", trace.to_str().unwrap()];
-    let mut running = Running::start(model_garden().args(flags));
+    let mut running = Running::start(&mut from_terminal(model_garden().args(flags)));
     running.await_line("     time");
     (0..3).for_each(|_| drop(running.await_line("   ")));
     running.signal(Signal::INT);

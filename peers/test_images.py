@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, Qwen2_5_VLProcessor, Qwen2VLImageProcess
 from transformers.image_utils import load_image
 
 ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = Path(os.environ["MODEL_GARDEN_BIN"]).parent / "examples" / "images"
 CHECKPOINT = ROOT / "crates/data/tests/goldens/checkpoint"
 LIMITS = {"min_pixels": 3136, "max_pixels": 400 * 784}
 SEED = int(os.environ.get("GARDEN_SEED", random.SystemRandom().randrange(1 << 30)))
@@ -21,10 +22,7 @@ SEED = int(os.environ.get("GARDEN_SEED", random.SystemRandom().randrange(1 << 30
 @pytest.fixture(scope="module")
 def ask():
     """Sends our example a request and reads its answer."""
-    build = ["cargo", "build", "--package", "garden-data", "--example", "images", "--message-format=json"]
-    lines = subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    binary = [json.loads(line)["executable"] for line in lines if '"executable":"' in line][-1]
-    command = [binary, str(CHECKPOINT), str(LIMITS["min_pixels"]), str(LIMITS["max_pixels"])]
+    command = [EXAMPLE, str(CHECKPOINT), str(LIMITS["min_pixels"]), str(LIMITS["max_pixels"])]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(request):

@@ -3,7 +3,7 @@
 use garden_engine::ops::attention::{self, Rows, Saved, Shape};
 use garden_engine::ops::linear::{self, Linear, Lora};
 use garden_engine::ops::{Write, embedding, gelu, loss, norm, rotary, swiglu};
-use garden_engine::product::{Output, Start, Term, multiply};
+use garden_engine::product::{Output, Start, multiply};
 use garden_engine::{StoredAs, Weight};
 use std::time::Instant;
 
@@ -77,7 +77,7 @@ fn linear(stored: StoredAs, rank: usize) {
     let weight = Weight::quantise(outputs, inputs, &values(outputs * inputs), stored).expect("finite values");
     let (a, b) = (values(rank * inputs), values(outputs * rank));
     let lora = (rank > 0).then_some(Lora { a: &a, b: &b, rank, scale: 0.5 });
-    let layer = Linear { weight: &weight, bias: None, lora };
+    let layer = Linear::new(&weight, None, lora);
     let (x, grad) = (values(TOKENS * inputs), values(TOKENS * outputs));
     let mut scratch = vec![0.0; linear::scratch_len(TOKENS, outputs, inputs, rank, false)];
     let (mut narrow, mut out) = (vec![0.0; TOKENS * rank], vec![0.0; TOKENS * outputs]);
@@ -93,12 +93,11 @@ fn linear(stored: StoredAs, rank: usize) {
     let seconds = best(|| {
         layer.backward_narrow((&grad, outputs), TOKENS, &mut grad_narrow, &mut scratch);
         if rank > 0 {
-            let wide = (&grad[..], outputs, outputs);
-            linear::backward_matrix(wide, (&narrow, rank), TOKENS, &mut grad_b, &mut scratch);
-            let thin = (&grad_narrow[..], rank, rank);
-            linear::backward_matrix(thin, (&x, inputs), TOKENS, &mut grad_a, &mut scratch);
+            layer.backward_b((&grad, outputs), &narrow, TOKENS, &mut grad_b, &mut scratch);
+            layer.backward_a(&grad_narrow, &x, TOKENS, &mut grad_a, &mut scratch);
         }
-        let terms: Vec<Term<'_>> = layer.input_terms((&grad, outputs), &grad_narrow, TOKENS).collect();
+        let mut terms = vec![layer.weight_input_term((&grad, outputs), TOKENS)];
+        terms.extend(layer.pair_input_term(&grad_narrow, TOKENS));
         multiply(Output::new(&mut grad_x, TOKENS, inputs), Start::ZERO, &terms, &mut scratch);
     });
     let pair = (2 * TOKENS * rank * (outputs + inputs)) as f64;

@@ -129,23 +129,33 @@ impl Checkpoint {
         bnb::is_quantized(self, name)
     }
 
-    /// How the matrices lie in the files, by the first of each kind.
+    /// How the matrices lie in the files: where types are mixed, as the first that is not f32. What is counted on with f32
+    /// alone must hold for every matrix.
     pub fn stored(&self, config: &ModelConfig) -> Result<Held, CheckpointError> {
         let list = parameters(config);
-        let first = |quantizable: bool| {
-            let matrix =
-                |parameter: &&Parameter| parameter.shape.len() > 1 && parameter.quantizable == quantizable;
-            let name = list.iter().find(matrix).map_or("", |parameter| parameter.name.as_str());
-            let found = self.require(name)?;
-            match (quantizable && self.is_nf4(name), found.entry.dtype) {
-                (true, _) => Ok(StoredAs::Nf4),
-                (_, Dtype::F32) => Ok(StoredAs::F32),
-                (_, Dtype::BF16) => Ok(StoredAs::Bf16),
-                (_, Dtype::F16) => Ok(StoredAs::F16),
-                (_, other) => Err(unreadable(found, other)),
+        let of_kind = |quantizable: bool| {
+            let chosen = list.iter().filter(|parameter| parameter.shape.len() > 1);
+            let chosen = chosen.filter(|parameter| parameter.quantizable == quantizable);
+            for parameter in chosen {
+                match self.stored_as(parameter)? {
+                    StoredAs::F32 => {}
+                    other => return Ok::<_, TensorFileError>(other),
+                }
             }
+            Ok(StoredAs::F32)
         };
-        Ok(Held { matrices: first(true)?, others: first(false)? })
+        Ok(Held { matrices: of_kind(true)?, others: of_kind(false)? })
+    }
+
+    fn stored_as(&self, parameter: &Parameter) -> Result<StoredAs, TensorFileError> {
+        let found = self.require(&parameter.name)?;
+        match (parameter.quantizable && self.is_nf4(&parameter.name), found.entry.dtype) {
+            (true, _) => Ok(StoredAs::Nf4),
+            (_, Dtype::F32) => Ok(StoredAs::F32),
+            (_, Dtype::BF16) => Ok(StoredAs::Bf16),
+            (_, Dtype::F16) => Ok(StoredAs::F16),
+            (_, other) => Err(unreadable(found, other)),
+        }
     }
 
     /// Checks every tensor against `config`; the error names the first at fault.

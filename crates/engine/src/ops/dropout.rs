@@ -16,6 +16,8 @@ pub struct Mask {
     threshold: u32,
     /// What the others are multiplied with.
     scale: f32,
+    /// The column of a row's first value.
+    first: u32,
 }
 
 impl Mask {
@@ -23,12 +25,17 @@ impl Mask {
     pub fn new(seed: u64, probability: f32) -> Self {
         assert!((0.0..1.0).contains(&probability), "a share of values to drop");
         let threshold = (f64::from(probability) * 4_294_967_296.0) as u32;
-        Self { seed, threshold, scale: 1.0 / (1.0 - probability) }
+        Self { seed, threshold, scale: 1.0 / (1.0 - probability), first: 0 }
     }
 
     /// The same share of other values, for each `index` others.
     pub fn fork(self, index: u64) -> Self {
         Self { seed: mix(self.seed ^ mix(index)), ..self }
+    }
+
+    /// The same mask, for rows of which only the columns from `first` on are at hand.
+    pub fn from_column(self, first: usize) -> Self {
+        Self { first: first as u32, ..self }
     }
 
     /// `out = mask * x` on rows of `width` values.
@@ -54,7 +61,7 @@ impl Mask {
                     for (row, (to, from)) in pairs.enumerate() {
                         let key = self.row_key((task * rows + row) as u64);
                         for (column, (to, from)) in to.iter_mut().zip(from).enumerate() {
-                            put(to, from * self.factor(key, column as u32));
+                            put(to, from * self.factor(key, self.first + column as u32));
                         }
                     }
                 },
@@ -162,6 +169,17 @@ mod tests {
         for other in others.iter().map(Vec::as_slice).chain([&first[WIDTH..], &first[1..]]) {
             let equal = share(first.iter().zip(other).map(|(a, b)| a == b));
             assert!((equal - 0.5).abs() < 0.008, "{equal} of the values are equal");
+        }
+    }
+
+    #[test]
+    fn some_columns_are_dropped_as_in_whole_rows() {
+        let mask = Mask::new(6, 0.4);
+        let whole = kept(mask, 20);
+        let mut part = vec![0.0; 20 * 12];
+        mask.from_column(25).forward(&vec![1.0; part.len()], 12, &mut part);
+        for (whole, part) in whole.chunks_exact(WIDTH).zip(part.chunks_exact(12)) {
+            assert!(whole[25..].iter().eq(part.iter().map(|value| *value != 0.0).collect::<Vec<_>>().iter()));
         }
     }
 

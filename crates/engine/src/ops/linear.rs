@@ -6,8 +6,9 @@
 
 use crate::product::{Matrix, Output, Right, Start, Term, multiply, scratch_len as product_scratch};
 use crate::simd::vectorised;
-use crate::weight::Weight;
+use crate::weight::{Elements, StoredAs, Weight};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// The pair `A` (`rank x inputs`) and `B` (`outputs x rank`).
 #[derive(Debug, Clone, Copy)]
@@ -22,30 +23,140 @@ pub struct Lora<'a> {
     pub scale: f32,
 }
 
-/// One linear layer.
+/// One linear layer, or a part of one: some of its outputs, or some of its inputs.
+///
+/// All parts of a layer are to be computed one after another in their order. What is a sum over all parts is begun by the
+/// first and complete with the last; what follows from such a sum comes with the last.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
-    /// `outputs x inputs`.
-    pub weight: &'a Weight,
-    /// One value an output.
-    pub bias: Option<&'a [f32]>,
-    /// The pair beside it.
-    pub lora: Option<Lora<'a>>,
+    /// `outputs x inputs` of the whole layer.
+    weight: &'a Weight,
+    bias: Option<&'a [f32]>,
+    lora: Option<Lora<'a>>,
+    outputs: Part,
+    inputs: Part,
+}
+
+/// `count` of `all`, from `first` on.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    first: usize,
+    count: usize,
+    all: usize,
+}
+
+impl Part {
+    fn whole(all: usize) -> Self {
+        Self { first: 0, count: all, all }
+    }
+
+    fn of(self, range: &Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.all, "a part of a layer leaves it");
+        Self { first: range.start, count: range.len(), ..self }
+    }
+
+    fn begins(self) -> bool {
+        self.first == 0
+    }
+
+    fn ends(self) -> bool {
+        self.first + self.count == self.all
+    }
+
+    /// Where a sum over all parts stands before this one.
+    fn start(self) -> Start<'static> {
+        if self.begins() { Start::ZERO } else { Start::ACCUMULATE }
+    }
 }
 
 impl<'a> Linear<'a> {
+    /// A whole layer: `weight` is `outputs x inputs`, `bias` has one value an output.
+    pub fn new(weight: &'a Weight, bias: Option<&'a [f32]>, lora: Option<Lora<'a>>) -> Self {
+        let (outputs, inputs) = (Part::whole(weight.rows()), Part::whole(weight.cols()));
+        Self { weight, bias, lora, outputs, inputs }
+    }
+
+    /// The part of a whole layer that gives these outputs.
+    pub fn of_outputs(self, outputs: &Range<usize>) -> Self {
+        Self { outputs: self.outputs.of(outputs), ..self }
+    }
+
+    /// The part of a whole layer that reads these inputs; only a layer that is [`Linear::divides_inputs`] has such parts.
+    pub fn of_inputs(self, inputs: &Range<usize>) -> Self {
+        Self { inputs: self.inputs.of(inputs), ..self }
+    }
+
+    /// Whether there are parts by inputs: columns of a weight can be taken alone where it is stored as f32.
+    pub fn divides_inputs(stored: StoredAs) -> bool {
+        stored == StoredAs::F32
+    }
+
+    /// Outputs of the part.
+    pub fn outputs(&self) -> usize {
+        self.outputs.count
+    }
+
+    /// Inputs of the part.
+    pub fn inputs(&self) -> usize {
+        self.inputs.count
+    }
+
+    /// The first of them.
+    pub fn first_input(&self) -> usize {
+        self.inputs.first
+    }
+
+    /// Whether sums over parts of the outputs begin here: the gradient of the input, and of the narrow product.
+    pub fn begins_outputs(&self) -> bool {
+        self.outputs.begins()
+    }
+
+    /// Whether they are complete with this part: only then is there a gradient of `A`.
+    pub fn ends_outputs(&self) -> bool {
+        self.outputs.ends()
+    }
+
     /// Width of the narrow product; zero without a pair.
     pub fn rank(&self) -> usize {
         self.lora.map_or(0, |lora| lora.rank)
     }
 
+    /// `rank x inputs`.
+    fn a(&self, lora: Lora<'a>) -> Matrix<'a> {
+        Matrix::with_stride(&lora.a[self.inputs.first..], lora.rank, self.inputs.count, self.inputs.all)
+    }
+
+    /// `outputs x rank`.
+    fn b(&self, lora: Lora<'a>) -> Matrix<'a> {
+        Matrix::new(&lora.b[self.outputs.first * lora.rank..], self.outputs.count, lora.rank)
+    }
+
+    /// `outputs x inputs`, or that transposed.
+    fn matrix(&self, transposed: bool) -> Right<'a> {
+        let (weight, Part { first, count, .. }) = (self.weight, self.outputs);
+        if self.inputs.count == self.inputs.all {
+            return match transposed {
+                true => Right::WeightRowsT { weight, first, count },
+                false => Right::WeightRows { weight, first, count },
+            };
+        }
+        let Elements::F32(values) = weight.elements() else {
+            panic!("a weight stored as {:?} has no parts by inputs", weight.stored_as());
+        };
+        let values = &values[first * self.inputs.all + self.inputs.first..];
+        let matrix = Matrix::with_stride(values, count, self.inputs.count, self.inputs.all);
+        Right::Dense(if transposed { matrix.t() } else { matrix })
+    }
+
     /// `narrow = scale x A^T` for `rows` rows; nothing without a pair.
     pub fn project(&self, x: &[f32], rows: usize, narrow: &mut [f32], scratch: &mut [f32]) {
         let Some(lora) = self.lora else { return };
-        let a = Matrix::new(lora.a, lora.rank, self.weight.cols());
-        let term = Term { left: Matrix::new(x, rows, self.weight.cols()), right: Right::Dense(a.t()) };
-        multiply(Output::new(narrow, rows, lora.rank), Start::ZERO, &[term], scratch);
-        scale(&mut narrow[..rows * lora.rank], lora.scale);
+        let left = Matrix::new(x, rows, self.inputs.count);
+        let term = Term { left, right: Right::Dense(self.a(lora).t()) };
+        multiply(Output::new(narrow, rows, lora.rank), self.inputs.start(), &[term], scratch);
+        if self.inputs.ends() {
+            scale(&mut narrow[..rows * lora.rank], lora.scale);
+        }
     }
 
     /// `out = x W^T + narrow B^T + bias + residual`; rows of `out` (and of `residual`) lie `stride` apart.
@@ -58,15 +169,21 @@ impl<'a> Linear<'a> {
         residual: Option<&[f32]>,
         scratch: &mut [f32],
     ) {
-        let (outputs, inputs) = (self.weight.rows(), self.weight.cols());
-        let main = Term { left: Matrix::new(x, rows, inputs), right: Right::WeightT(self.weight) };
-        let out = Output::with_stride(out, rows, outputs, stride);
-        let start = Start { accumulate: false, bias: self.bias, residual };
-        match self.lora {
+        let main = Term { left: Matrix::new(x, rows, self.inputs.count), right: self.matrix(true) };
+        let out = Output::with_stride(out, rows, self.outputs.count, stride);
+        let start = match self.inputs.begins() {
+            true => Start {
+                accumulate: false,
+                bias: self.bias.map(|bias| &bias[self.outputs.first..][..self.outputs.count]),
+                residual,
+            },
+            false => Start::ACCUMULATE,
+        };
+        match self.lora.filter(|_| self.inputs.ends()) {
             None => multiply(out, start, &[main], scratch),
             Some(lora) => {
-                let b = Matrix::new(lora.b, outputs, lora.rank);
-                let pair = Term { left: Matrix::new(narrow, rows, lora.rank), right: Right::Dense(b.t()) };
+                let left = Matrix::new(narrow, rows, lora.rank);
+                let pair = Term { left, right: Right::Dense(self.b(lora).t()) };
                 multiply(out, start, &[main, pair], scratch);
             }
         }
@@ -80,34 +197,81 @@ impl<'a> Linear<'a> {
         grad_narrow: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let Some(lora) = self.lora else { return };
-        let outputs = self.weight.rows();
-        let b = Matrix::new(lora.b, outputs, lora.rank);
-        let term = Term { left: Matrix::with_stride(grad, rows, outputs, stride), right: Right::Dense(b) };
-        multiply(Output::new(grad_narrow, rows, lora.rank), Start::ZERO, &[term], scratch);
-        scale(&mut grad_narrow[..rows * lora.rank], lora.scale);
+        let Some(lora) = self.lora.filter(|_| self.inputs.begins()) else { return };
+        let left = Matrix::with_stride(grad, rows, self.outputs.count, stride);
+        let term = Term { left, right: Right::Dense(self.b(lora)) };
+        multiply(Output::new(grad_narrow, rows, lora.rank), self.outputs.start(), &[term], scratch);
+        if self.outputs.ends() {
+            scale(&mut grad_narrow[..rows * lora.rank], lora.scale);
+        }
     }
 
-    /// The products that make up the gradient of the input; layers that share an input add theirs in one call.
-    pub fn input_terms<'b>(
+    /// Adds the gradient of `A` to that of the whole layer's.
+    pub fn backward_a(
         &self,
-        grad: (&'b [f32], usize),
-        grad_narrow: &'b [f32],
+        grad_narrow: &[f32],
+        x: &[f32],
         rows: usize,
-    ) -> impl Iterator<Item = Term<'b>>
-    where
-        'a: 'b,
-    {
-        std::iter::once(self.weight_input_term(grad, rows)).chain(self.pair_input_term(grad_narrow, rows))
+        grad_a: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        if self.outputs.ends() {
+            let (rank, Part { first, count, all }) = (self.rank(), self.inputs);
+            add_product((grad_narrow, rank, rank), (x, count), rows, (&mut grad_a[first..], all), scratch);
+        }
     }
 
-    /// The weight's product among them.
+    /// Adds the gradient of `B` to that of the whole layer's. Rows of `grad` lie `stride` apart.
+    pub fn backward_b(
+        &self,
+        (grad, stride): (&[f32], usize),
+        narrow: &[f32],
+        rows: usize,
+        grad_b: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        if self.inputs.ends() {
+            let (rank, wide) = (self.rank(), (grad, stride, self.outputs.count));
+            let grad_b = &mut grad_b[self.outputs.first * rank..];
+            add_product(wide, (narrow, rank), rows, (grad_b, rank), scratch);
+        }
+    }
+
+    /// Adds the gradient of the weight to that of the whole layer's. Rows of `grad` lie `stride` apart.
+    pub fn backward_weight(
+        &self,
+        (grad, stride): (&[f32], usize),
+        x: &[f32],
+        rows: usize,
+        grad_weight: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let (wide, Part { first, count, all }) = ((grad, stride, self.outputs.count), self.inputs);
+        let grad_weight = &mut grad_weight[self.outputs.first * all + first..];
+        add_product(wide, (x, count), rows, (grad_weight, all), scratch);
+    }
+
+    /// Adds the gradient of the bias, the sum of the rows in their order. Rows of `grad` lie `stride` apart.
+    pub fn backward_bias(&self, (grad, stride): (&[f32], usize), rows: usize, grad_bias: &mut [f32]) {
+        if !self.inputs.ends() {
+            return;
+        }
+        let grad_bias = &mut grad_bias[self.outputs.first..][..self.outputs.count];
+        for row in grad.chunks(stride).take(rows) {
+            for (sum, grad) in grad_bias.iter_mut().zip(row) {
+                *sum += grad;
+            }
+        }
+    }
+
+    /// The weight's product of those that make up the gradient of the input; layers that share an input add theirs in one
+    /// call, parts of the outputs go on where those before them ended.
     pub fn weight_input_term<'b>(&self, (grad, stride): (&'b [f32], usize), rows: usize) -> Term<'b>
     where
         'a: 'b,
     {
-        let left = Matrix::with_stride(grad, rows, self.weight.rows(), stride);
-        Term { left, right: Right::Weight(self.weight) }
+        let left = Matrix::with_stride(grad, rows, self.outputs.count, stride);
+        Term { left, right: self.matrix(false) }
     }
 
     /// The pair's product among them: apart from the weight's where dropout lies between the input and the pair.
@@ -115,33 +279,36 @@ impl<'a> Linear<'a> {
     where
         'a: 'b,
     {
-        self.lora.map(|lora| Term {
+        self.lora.filter(|_| self.outputs.ends()).map(|lora| Term {
             left: Matrix::new(grad_narrow, rows, lora.rank),
-            right: Right::Dense(Matrix::new(lora.a, lora.rank, self.weight.cols())),
+            right: Right::Dense(self.a(lora)),
         })
     }
 }
 
 /// Adds the gradient of a matrix `y = x M^T`: `grad^T x`, shaped as the matrix. Rows of `grad` lie `stride` apart.
 pub fn backward_matrix(
-    (grad, stride, outputs): (&[f32], usize, usize),
+    grad: (&[f32], usize, usize),
     (x, inputs): (&[f32], usize),
     rows: usize,
     grad_matrix: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let grad = Matrix::with_stride(grad, rows, outputs, stride);
-    let term = Term { left: grad.t(), right: Right::Dense(Matrix::new(x, rows, inputs)) };
-    multiply(Output::new(grad_matrix, outputs, inputs), Start::ACCUMULATE, &[term], scratch);
+    add_product(grad, (x, inputs), rows, (grad_matrix, inputs), scratch);
 }
 
-/// Adds the gradient of a bias: the sum of the rows, in their order.
-pub fn backward_bias((grad, stride): (&[f32], usize), rows: usize, grad_bias: &mut [f32]) {
-    for row in grad.chunks(stride).take(rows) {
-        for (sum, grad) in grad_bias.iter_mut().zip(row) {
-            *sum += grad;
-        }
-    }
+/// The same where rows of the matrix lie `pitch` apart.
+fn add_product(
+    (grad, stride, outputs): (&[f32], usize, usize),
+    (x, inputs): (&[f32], usize),
+    rows: usize,
+    (grad_matrix, pitch): (&mut [f32], usize),
+    scratch: &mut [f32],
+) {
+    let grad = Matrix::with_stride(grad, rows, outputs, stride);
+    let term = Term { left: grad.t(), right: Right::Dense(Matrix::new(x, rows, inputs)) };
+    let out = Output::with_stride(grad_matrix, outputs, inputs, pitch);
+    multiply(out, Start::ACCUMULATE, &[term], scratch);
 }
 
 /// Values of scratch for all of a layer's products on `rows` rows, weight gradients included when `trained`.
@@ -206,35 +373,76 @@ mod tests {
     const ROWS: usize = 7;
     const RANK: usize = 3;
 
+    /// How a layer is computed.
+    #[derive(Debug, Clone, Copy)]
+    enum Divided {
+        Not,
+        ByOutputs,
+        ByInputs,
+    }
+
+    impl Divided {
+        /// Outputs and inputs of every part.
+        fn parts(self, outputs: usize, inputs: usize) -> Vec<[Range<usize>; 2]> {
+            match self {
+                Self::Not => vec![[0..outputs, 0..inputs]],
+                Self::ByOutputs => vec![[0..4, 0..inputs], [4..5, 0..inputs], [5..outputs, 0..inputs]],
+                Self::ByInputs => vec![[0..outputs, 0..3], [0..outputs, 3..8], [0..outputs, 8..inputs]],
+            }
+        }
+    }
+
+    /// The columns of some rows, row by row.
+    fn columns(rows: &[f32], width: usize, columns: &Range<usize>) -> Vec<f32> {
+        rows.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect()
+    }
+
     #[test]
     fn forward_and_every_gradient_agree_with_differences_in_f64() {
+        for divided in [Divided::Not, Divided::ByOutputs, Divided::ByInputs] {
+            agrees_with_differences(divided);
+        }
+    }
+
+    fn agrees_with_differences(divided: Divided) {
         let (outputs, inputs, scale) = (9, 11, 0.5f32);
         let (w, bias) = (wave(outputs * inputs, 0.3), wave(outputs, 0.7));
         let (a, b) = (wave(RANK * inputs, 0.9), wave(outputs * RANK, 1.3));
         let (x, probe) = (wave(ROWS * inputs, 0.21), wave(ROWS * outputs, 0.57));
         let weight = Weight::quantise(outputs, inputs, &w, StoredAs::F32).unwrap();
         let lora = Some(Lora { a: &a, b: &b, rank: RANK, scale });
-        let linear = Linear { weight: &weight, bias: Some(&bias), lora };
+        let whole = Linear::new(&weight, Some(&bias), lora);
+        let parts = divided.parts(outputs, inputs);
+        let parts =
+            parts.iter().map(|[o, i]| (whole.of_outputs(o).of_inputs(i), o, columns(&x, inputs, i), i));
         let mut scratch = vec![0.0; scratch_len(ROWS, outputs, inputs, RANK, true)];
-        let (mut narrow, mut out) = (vec![0.0; ROWS * RANK], vec![0.0; ROWS * outputs]);
-        linear.project(&x, ROWS, &mut narrow, &mut scratch);
-        linear.forward(&x, &narrow, ROWS, (&mut out, outputs), None, &mut scratch);
+        let (mut narrow, mut out) = (vec![0.0; ROWS * RANK], vec![f32::NAN; ROWS * outputs]);
+        for (part, o, x, _) in parts.clone() {
+            part.project(&x, ROWS, &mut narrow, &mut scratch);
+            part.forward(&x, &narrow, ROWS, (&mut out[o.start..], outputs), None, &mut scratch);
+        }
         let value = |w: &[f32], bias: &[f32], a: &[f32], b: &[f32], x: &[f32]| {
             objective(w, bias, a, b, x, &probe, f64::from(scale))
         };
         let found: f64 = out.iter().zip(&probe).map(|(o, p)| f64::from(*o) * f64::from(*p)).sum();
-        assert!((found - value(&w, &bias, &a, &b, &x)).abs() < 1e-4);
+        assert!((found - value(&w, &bias, &a, &b, &x)).abs() < 1e-4, "{divided:?}");
 
-        let mut grad_narrow = vec![0.0; ROWS * RANK];
-        linear.backward_narrow((&probe, outputs), ROWS, &mut grad_narrow, &mut scratch);
+        let mut grad_narrow = vec![f32::NAN; ROWS * RANK];
         let mut grads = [&w, &bias, &a, &b, &x].map(|values| vec![0.0; values.len()]);
         let [grad_w, grad_bias, grad_a, grad_b, grad_x] = &mut grads;
-        backward_matrix((&probe, outputs, outputs), (&x, inputs), ROWS, grad_w, &mut scratch);
-        backward_bias((&probe, outputs), ROWS, grad_bias);
-        backward_matrix((&grad_narrow, RANK, RANK), (&x, inputs), ROWS, grad_a, &mut scratch);
-        backward_matrix((&probe, outputs, outputs), (&narrow, RANK), ROWS, grad_b, &mut scratch);
-        let terms: Vec<Term<'_>> = linear.input_terms((&probe, outputs), &grad_narrow, ROWS).collect();
-        multiply(Output::new(grad_x, ROWS, inputs), Start::ZERO, &terms, &mut scratch);
+        for (part, o, x, i) in parts {
+            let grad = (&probe[o.start..], outputs);
+            part.backward_narrow(grad, ROWS, &mut grad_narrow, &mut scratch);
+            part.backward_weight(grad, &x, ROWS, grad_w, &mut scratch);
+            part.backward_bias(grad, ROWS, grad_bias);
+            part.backward_a(&grad_narrow, &x, ROWS, grad_a, &mut scratch);
+            part.backward_b(grad, &narrow, ROWS, grad_b, &mut scratch);
+            let mut terms = vec![part.weight_input_term(grad, ROWS)];
+            terms.extend(part.pair_input_term(&grad_narrow, ROWS));
+            let start = if part.begins_outputs() { Start::ZERO } else { Start::ACCUMULATE };
+            let to = Output::with_stride(&mut grad_x[i.start..], ROWS, i.len(), inputs);
+            multiply(to, start, &terms, &mut scratch);
+        }
 
         // The objective is linear in each argument alone, so any step gives the exact derivative.
         for which in 0..5 {
@@ -249,7 +457,7 @@ mod tests {
                 let found = f64::from(grads[which][at]);
                 assert!(
                     (found - difference).abs() < 1e-4,
-                    "argument {which} at {at}: {found}, not {difference}"
+                    "{divided:?}, argument {which} at {at}: {found}, not {difference}"
                 );
             }
         }

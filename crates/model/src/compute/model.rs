@@ -12,6 +12,7 @@ use crate::weights::{LinearWeights, MlpWeights, ModelWeights};
 use garden_engine::Weight;
 use garden_engine::ops::linear::{Linear, Lora};
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// One tensor that is trained.
 #[derive(Debug)]
@@ -40,6 +41,18 @@ pub(super) struct Ids {
 pub(super) struct Projection<'a> {
     pub linear: Linear<'a>,
     pub ids: Ids,
+}
+
+impl Projection<'_> {
+    /// The part of it that gives these outputs.
+    pub(super) fn of_outputs(&self, outputs: &Range<usize>) -> Self {
+        Self { linear: self.linear.of_outputs(outputs), ids: self.ids }
+    }
+
+    /// The part of it that reads these inputs.
+    pub(super) fn of_inputs(&self, inputs: &Range<usize>) -> Self {
+        Self { linear: self.linear.of_inputs(inputs), ids: self.ids }
+    }
 }
 
 /// One block of either tower.
@@ -166,7 +179,16 @@ impl Model {
         let rank = [("model.visual.", rank), ("model.language_model.", rank)]
             .map(|(part, rank)| if has(part) { rank } else { 0 });
         let dropout = self.adapter.as_ref().is_some_and(|adapter| adapter.settings.dropout > 0.0);
-        Training { rank, full: self.full, through_vision, dropout, backward: true }
+        let divided = self.divided();
+        Training { rank, full: self.full, through_vision, dropout, divided, backward: true }
+    }
+
+    /// Whether every MLP can be computed a part of its inner width after another.
+    fn divided(&self) -> bool {
+        let ModelWeights { vision, text } = &self.weights;
+        let mlps =
+            vision.blocks.iter().map(|block| &block.mlp).chain(text.layers.iter().map(|layer| &layer.mlp));
+        mlps.map(|mlp| mlp.down.weight.stored_as()).all(Linear::divides_inputs)
     }
 
     /// The lowest block of each tower in which something is trained: below it no gradient is needed.
@@ -197,7 +219,7 @@ impl Model {
             let (rank, scale) = (adapter.settings.rank, adapter.settings.scale());
             Lora { a: &pair.a, b: &pair.b, rank, scale }
         });
-        let linear = Linear { weight: &weights.weight, bias: weights.bias.as_deref(), lora };
+        let linear = Linear::new(&weights.weight, weights.bias.as_deref(), lora);
         Projection { linear, ids }
     }
 

@@ -10,6 +10,7 @@ use crate::lora::{LoraError, LoraSettings};
 use crate::parameters::{Part, parameters};
 use crate::weights::Held;
 use garden_engine::arena::Purpose;
+use garden_engine::ops::linear::Linear;
 use garden_engine::stored_bytes;
 
 /// How a run holds and trains its model.
@@ -124,7 +125,7 @@ impl MemoryPlan {
         request: &PlanRequest<'_>,
         recompute: Recompute,
     ) -> Result<Self, PlanError> {
-        let training = training(config, request.lora)?;
+        let training = training(config, request)?;
         let planned = choose(config, training, request.shapes, recompute)?;
         let (layout, slots) = (planned.layout, planned.slots);
         let activations = layout.largest(Purpose::Activation);
@@ -189,13 +190,15 @@ pub enum PlanError {
     },
 }
 
-fn training(config: &ModelConfig, lora: Option<&LoraSettings>) -> Result<Training, LoraError> {
-    let Some(lora) = lora else {
+fn training(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Training, LoraError> {
+    let divided = Linear::divides_inputs(request.held.matrices);
+    let Some(lora) = request.lora else {
         return Ok(Training {
             rank: [0; 2],
             full: true,
             through_vision: true,
             dropout: false,
+            divided,
             backward: true,
         });
     };
@@ -203,5 +206,5 @@ fn training(config: &ModelConfig, lora: Option<&LoraSettings>) -> Result<Trainin
     let rank = [Part::Vision, Part::Language]
         .map(|part| if targets.iter().any(|linear| linear.part == part) { lora.rank } else { 0 });
     let through_vision = rank[0] > 0;
-    Ok(Training { rank, full: false, through_vision, dropout: lora.dropout > 0.0, backward: true })
+    Ok(Training { rank, full: false, through_vision, dropout: lora.dropout > 0.0, divided, backward: true })
 }

@@ -32,47 +32,54 @@ pub(super) struct Training {
     pub through_vision: bool,
     /// Whether the pairs drop some of their inputs.
     pub dropout: bool,
+    /// Whether the weights allow for an MLP in parts.
+    pub divided: bool,
     /// Whether there is a backward at all.
     pub backward: bool,
 }
 
-/// The moments of a step.
+/// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention once more where
+/// it is recomputed, then back through MLP and attention. What is given for a block is its first moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub depth: usize,
     pub layers: usize,
 }
 
+/// Moments of a block's forward and of its backward.
+const FORWARD: usize = 2;
+const BACKWARD: usize = 3;
+
 impl Clock {
     pub fn patches(&self) -> usize {
         0
     }
     pub fn vision_forward(&self, block: usize) -> usize {
-        1 + block
+        1 + FORWARD * block
     }
     pub fn merger(&self) -> usize {
-        1 + self.depth
+        self.vision_forward(self.depth)
     }
     pub fn embedding(&self) -> usize {
-        2 + self.depth
+        self.merger() + 1
     }
     pub fn text_forward(&self, layer: usize) -> usize {
-        3 + self.depth + layer
+        self.embedding() + 1 + FORWARD * layer
     }
     pub fn head(&self) -> usize {
-        3 + self.depth + self.layers
+        self.text_forward(self.layers)
     }
     pub fn text_backward(&self, layer: usize) -> usize {
-        self.head() + self.layers - layer
+        self.head() + 1 + BACKWARD * (self.layers - 1 - layer)
     }
     pub fn merger_backward(&self) -> usize {
-        self.head() + self.layers + 1
+        self.head() + 1 + BACKWARD * self.layers
     }
     pub fn vision_backward(&self, block: usize) -> usize {
-        self.merger_backward() + self.depth - block
+        self.merger_backward() + 1 + BACKWARD * (self.depth - 1 - block)
     }
     pub fn end(&self) -> usize {
-        self.merger_backward() + self.depth + 1
+        self.merger_backward() + 1 + BACKWARD * self.depth
     }
 }
 
@@ -87,6 +94,8 @@ pub(super) struct Kept {
     pub inverse2: Slot,
     pub gate: Slot,
     pub up: Slot,
+    /// Whether `gate` and `up` have room for all parts of the inner width, one after another, or for one at a time.
+    pub all_parts: bool,
     /// The narrow products of the pairs, one after another.
     pub narrow: Slot,
 }
@@ -95,19 +104,24 @@ pub(super) struct Kept {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub normed: Slot,
-    pub activated: Slot,
     /// What is left of a pair's input after dropout, or the gradient on its way through the same mask.
     pub dropped: Slot,
+    /// What the products of attention pack; before it the rows of the input that go on, where not all do.
+    pub attention: Slot,
+    /// The activation of a part of the inner width, then what the products of the MLP pack.
+    pub mlp: Slot,
 }
 
 /// What a block's backward needs beside `Work`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BackwardWork {
     pub work: Work,
-    pub grad_normed: Slot,
+    /// Gradient of the normed rows, and of the attended ones.
+    pub grad_rows: Slot,
     pub grad_qkv: Slot,
-    pub grad_attended: Slot,
     pub grad_narrow: Slot,
+    /// As `Work::attention`, on the way back.
+    pub attention: Slot,
 }
 
 /// The buffers of one block.
@@ -142,19 +156,23 @@ pub(super) struct StepSlots {
     pub text: TowerSlots,
     pub patches: Slot,
     pub folded: Slot,
+    pub patch_scratch: Slot,
+    pub grad_folded: Slot,
+    pub grad_patch_scratch: Slot,
     pub merger_inverse: Slot,
     pub merger_normed: Slot,
     pub merger_inner: Slot,
     pub merger_activated: Slot,
+    pub merger_scratch: Slot,
     pub merged: Slot,
     pub grad_merged: Slot,
     pub grad_merger_inner: Slot,
     pub grad_merger_normed: Slot,
+    pub grad_merger_scratch: Slot,
     pub head_normed: Slot,
     pub head_inverse: Slot,
     pub grad_head_normed: Slot,
     pub head_scratch: Slot,
-    pub scratch: Slot,
 }
 
 /// Everything laid out.
@@ -176,7 +194,7 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     let vision = tower(
         &mut layout,
         &vision_shape,
-        Rows { all: shapes.patches, last: shapes.patches },
+        Rows { all: shapes.patches, picked: None },
         Times {
             forward: &|block| clock.vision_forward(block),
             backward: training.through_vision.then_some(&|block| clock.vision_backward(block)),
@@ -187,40 +205,47 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
         },
         clock.depth,
         vision_kept,
+        training.full,
     );
     let text = tower(
         &mut layout,
         &text_shape,
-        Rows { all: shapes.tokens, last: shapes.labels },
+        Rows { all: shapes.tokens, picked: Some(shapes.labels) },
         Times {
             forward: &|layer| clock.text_forward(layer),
             backward: training.backward.then_some(&|layer| clock.text_backward(layer)),
             start: clock.embedding(),
-            table_end: clock.text_backward(0),
+            table_end: clock.merger_backward(),
             output_end: clock.head(),
             grad: (clock.head(), clock.merger_backward()),
         },
         clock.layers,
         text_kept,
+        training.full,
     );
-    let scratch = scratch_len(config, &vision_shape, &text_shape, shapes, training);
-    let slots = rest(&mut layout, config, shapes, training, clock, vision, text, scratch);
+    let slots = rest(&mut layout, config, shapes, training, clock, vision, text);
     layout.place();
     Planned { slots, layout }
 }
 
-/// Rows of a tower, and those of them that the last block gives: nobody reads the others.
+/// Rows of a tower, and those of them that go on after the last block's attention, where not all do.
 #[derive(Clone, Copy)]
 struct Rows {
     all: usize,
-    last: usize,
+    picked: Option<usize>,
 }
 
 /// Rows of a block before and after its attention.
 #[derive(Clone, Copy)]
 struct BlockRows {
     before: usize,
-    after: usize,
+    picked: Option<usize>,
+}
+
+impl BlockRows {
+    fn after(self) -> usize {
+        self.picked.unwrap_or(self.before)
+    }
 }
 
 struct Times<'a> {
@@ -233,6 +258,26 @@ struct Times<'a> {
     grad: (usize, usize),
 }
 
+/// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and through attention.
+#[derive(Clone, Copy)]
+struct Life {
+    from: usize,
+    mlp: usize,
+    attention: usize,
+}
+
+impl Life {
+    /// Not beyond the forward that begins at `now`.
+    fn forward(now: usize) -> Self {
+        Self { from: now, mlp: now + 1, attention: now }
+    }
+
+    /// From moment `from` into the backward that begins at `back`.
+    fn into_backward(from: usize, back: usize) -> Self {
+        Self { from, mlp: back + 1, attention: back + 2 }
+    }
+}
+
 fn tower(
     layout: &mut Layout,
     shape: &BlockShape,
@@ -240,43 +285,45 @@ fn tower(
     times: Times<'_>,
     count: usize,
     kept: usize,
+    full: bool,
 ) -> TowerSlots {
     let mut blocks = Vec::with_capacity(count);
     for block in 0..count {
         let now = (times.forward)(block);
         let filled = if block == 0 { times.start } else { now - 1 };
-        let recompute = block + kept < count;
-        let after = if block + 1 == count { rows.last } else { rows.all };
-        let block_rows = BlockRows { before: rows.all, after };
+        let picked = rows.picked.filter(|_| block + 1 == count);
+        let block_rows = BlockRows { before: rows.all, picked };
         let back = times.backward.map(|backward| backward(block));
-        let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=back.unwrap_or(now));
-        let forward_end = match back {
-            Some(back) if !recompute => back,
-            _ => now,
+        let input_end = back.map_or(now, |back| back + 2);
+        let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=input_end);
+        let keep = back.filter(|_| block + kept >= count);
+        let forward = match keep {
+            Some(back) => {
+                let life = Life::into_backward(now, back);
+                kept_slots(layout, shape, block_rows, Purpose::Activation, life, true)
+            }
+            None => kept_slots(layout, shape, block_rows, Purpose::Work, Life::forward(now), false),
         };
-        let purpose = if forward_end == now { Purpose::Work } else { Purpose::Activation };
-        let forward = kept_slots(layout, shape, block_rows, purpose, (now, forward_end));
-        let forward_work = work_slots(layout, shape, block_rows, now);
+        let forward_work = work_slots(layout, shape, block_rows, full, (now, now + 1));
         let backward = back.map(|back| {
-            let kept = match recompute {
-                true => kept_slots(layout, shape, block_rows, Purpose::Recompute, (back, back)),
-                false => forward,
+            let kept = match keep {
+                Some(_) => forward,
+                None => {
+                    let life = Life::into_backward(back, back);
+                    kept_slots(layout, shape, block_rows, Purpose::Recompute, life, false)
+                }
             };
-            (kept, backward_slots(layout, shape, block_rows, back))
+            (kept, backward_slots(layout, shape, block_rows, full, back))
         });
-        blocks.push(BlockSlots {
-            input,
-            forward,
-            forward_work,
-            backward,
-            recompute: recompute && back.is_some(),
-        });
+        let recompute = back.is_some() && keep.is_none();
+        blocks.push(BlockSlots { input, forward, forward_work, backward, recompute });
     }
-    let last = if count == 0 { times.start } else { (times.forward)(count - 1) };
+    let last = if count == 0 { times.start } else { (times.forward)(count) - 1 };
     let table = rows.all * shape.head_dim / 2;
+    let given = rows.picked.unwrap_or(rows.all);
     TowerSlots {
         blocks,
-        output: layout.request(Purpose::Work, rows.last * shape.width, last..=times.output_end),
+        output: layout.request(Purpose::Work, given * shape.width, last..=times.output_end),
         cos: layout.request(Purpose::Activation, table, times.start..=times.table_end),
         sin: layout.request(Purpose::Activation, table, times.start..=times.table_end),
         grad: match times.backward {
@@ -289,47 +336,78 @@ fn tower(
 fn kept_slots(
     layout: &mut Layout,
     shape: &BlockShape,
-    BlockRows { before, after }: BlockRows,
+    rows: BlockRows,
     purpose: Purpose,
-    (from, to): (usize, usize),
+    life: Life,
+    all_parts: bool,
 ) -> Kept {
-    let mut request = |rows: usize, width: usize| layout.request(purpose, rows * width, from..=to);
+    let (before, after) = (rows.before, rows.after());
+    let inner = if all_parts { shape.inner } else { shape.part };
+    let mut request = |from, to, rows: usize, width: usize| layout.request(purpose, rows * width, from..=to);
+    let Life { from, mlp, attention } = life;
     Kept {
-        inverse1: request(before, 1),
-        qkv: request(before, shape.qkv_width()),
-        attended: request(before, shape.width),
-        log_sum_exp: request(before, shape.heads),
-        middle: request(after, shape.width),
-        inverse2: request(after, 1),
-        gate: request(after, shape.inner),
-        up: request(after, shape.inner),
-        narrow: request(before, shape.rank * shape.projections()),
+        inverse1: request(from, attention, before, 1),
+        qkv: request(from, attention, before, shape.qkv_width()),
+        attended: request(from, attention, before, shape.width),
+        log_sum_exp: request(from, attention, before, shape.heads),
+        middle: request(from, mlp, after, shape.width),
+        inverse2: request(from, mlp, after, 1),
+        gate: request(from + 1, mlp, after, inner),
+        up: request(from + 1, mlp, after, inner),
+        all_parts,
+        narrow: request(from, mlp.max(attention), before, shape.rank * shape.projections()),
     }
 }
 
-fn work_slots(layout: &mut Layout, shape: &BlockShape, rows: BlockRows, now: usize) -> Work {
-    let mut request = |len: usize| layout.request(Purpose::Work, len, now..=now);
+/// For the two moments of a forward; what is also needed on the way back lives until `end`.
+fn work_slots(
+    layout: &mut Layout,
+    shape: &BlockShape,
+    rows: BlockRows,
+    full: bool,
+    (now, end): (usize, usize),
+) -> Work {
+    let mut request = |len: usize, life| layout.request(Purpose::Work, len, life);
+    let gathered = rows.picked.map_or(0, |picked| picked * shape.width);
     Work {
-        normed: request(rows.before * shape.width),
-        // The picked rows of the input stand here for a moment, before there is an activation.
-        activated: request(rows.after * shape.inner.max(shape.width)),
-        dropped: request(rows.before * shape.dropped_width()),
+        normed: request(rows.before * shape.width, now..=end),
+        dropped: request(rows.before * shape.dropped_width(), now..=end),
+        attention: request(gathered + attention_scratch(shape, rows, full), now..=now),
+        mlp: request(rows.after() * shape.part + mlp_scratch(shape, rows, full), now + 1..=now + 1),
     }
 }
 
-fn backward_slots(layout: &mut Layout, shape: &BlockShape, rows: BlockRows, now: usize) -> BackwardWork {
-    let work = work_slots(layout, shape, rows, now);
-    let mut request = |width: usize| layout.request(Purpose::Work, rows.before * width, now..=now);
+fn backward_slots(
+    layout: &mut Layout,
+    shape: &BlockShape,
+    rows: BlockRows,
+    full: bool,
+    back: usize,
+) -> BackwardWork {
+    let end = back + 2;
+    let work = work_slots(layout, shape, rows, full, (back, end));
+    let mut request = |len: usize, from: usize| layout.request(Purpose::Work, len, from..=end);
     BackwardWork {
         work,
-        grad_normed: request(shape.width),
-        grad_qkv: request(shape.qkv_width()),
-        grad_attended: request(shape.width),
-        grad_narrow: request(shape.rank * shape.projections()),
+        grad_rows: request(rows.before * shape.width, back + 1),
+        grad_qkv: request(rows.before * shape.qkv_width(), end),
+        grad_narrow: request(rows.before * shape.rank * shape.projections(), back + 1),
+        attention: request(attention_scratch(shape, rows, full), end),
     }
 }
 
-#[allow(clippy::too_many_arguments)]
+/// The most that a product of a block's attention packs.
+fn attention_scratch(shape: &BlockShape, rows: BlockRows, trained: bool) -> usize {
+    let of = |outputs, rank| linear::scratch_len(rows.before, outputs, shape.width, rank, trained);
+    of(shape.width, shape.rank).max(of(shape.qkv_width(), 3 * shape.rank))
+}
+
+/// The most that a product of a part of a block's MLP packs.
+fn mlp_scratch(shape: &BlockShape, rows: BlockRows, trained: bool) -> usize {
+    let of = |outputs, inputs| linear::scratch_len(rows.after(), outputs, inputs, shape.rank, trained);
+    of(shape.part, shape.width).max(of(shape.width, shape.part))
+}
+
 fn rest(
     layout: &mut Layout,
     config: &ModelConfig,
@@ -338,35 +416,43 @@ fn rest(
     clock: Clock,
     vision: TowerSlots,
     text: TowerSlots,
-    scratch: usize,
 ) -> StepSlots {
     let (width, joined) = (config.text.hidden_size, config.vision.merger_size());
     let merged = shapes.patches / config.vision.merge_unit();
     let compact = super::batch::compact_values(config);
-    let (merger, back) = (clock.merger(), clock.merger_backward());
+    let kernel = config.vision.hidden_size * compact;
+    let (merger, back, end) = (clock.merger(), clock.merger_backward(), clock.end());
     let merger_end = if training.through_vision { back } else { merger };
-    let patches_end = if training.through_vision && training.full { clock.end() } else { clock.patches() };
+    let patches_end = if training.full { end } else { clock.patches() };
     let grad = |len: usize| if training.through_vision { len } else { 0 };
+    let full = |len: usize| if training.full { len } else { 0 };
+    let scratch = |rows, outputs, inputs| linear::scratch_len(rows, outputs, inputs, 0, training.full);
+    let patch_scratch = scratch(shapes.patches, config.vision.hidden_size, compact);
+    let merger_scratch = scratch(merged, joined, joined).max(scratch(merged, width, joined));
     let head = clock.head();
     let mut request = |len, life| layout.request(Purpose::Work, len, life);
     StepSlots {
         vision,
         text,
         patches: request(shapes.patches * compact, 0..=patches_end),
-        folded: request(config.vision.hidden_size * compact, 0..=clock.end()),
+        folded: request(kernel, 0..=0),
+        patch_scratch: request(patch_scratch, 0..=0),
+        grad_folded: request(full(kernel), end..=end),
+        grad_patch_scratch: request(full(patch_scratch), end..=end),
         merger_inverse: request(shapes.patches, merger..=merger_end),
         merger_normed: request(merged * joined, merger..=merger_end),
         merger_inner: request(merged * joined, merger..=merger_end),
         merger_activated: request(merged * joined, merger..=merger_end),
+        merger_scratch: request(merger_scratch, merger..=merger),
         merged: request(merged * width, merger..=clock.embedding()),
         grad_merged: request(grad(merged * width), back..=back),
         grad_merger_inner: request(grad(merged * joined), back..=back),
         grad_merger_normed: request(grad(merged * joined), back..=back),
+        grad_merger_scratch: request(grad(merger_scratch), back..=back),
         head_normed: request(shapes.labels * width, head..=head),
         head_inverse: request(shapes.labels, head..=head),
         grad_head_normed: request(shapes.labels * width, head..=head),
         head_scratch: request(head_scratch(config, shapes, training), head..=head),
-        scratch: request(scratch, 0..=clock.end()),
     }
 }
 
@@ -377,41 +463,4 @@ fn head_scratch(config: &ModelConfig, shapes: Shapes, training: Training) -> usi
         true => loss::scratch_len(shapes.labels, width, vocabulary),
         false => vocabulary + product::scratch_len(1, width),
     }
-}
-
-/// The most that any product of the step packs.
-fn scratch_len(
-    config: &ModelConfig,
-    vision: &BlockShape,
-    text: &BlockShape,
-    shapes: Shapes,
-    training: Training,
-) -> usize {
-    let compact = super::batch::compact_values(config);
-    let joined = config.vision.merger_size();
-    let merged = shapes.patches / config.vision.merge_unit();
-    let plain = |rows, outputs, inputs| linear::scratch_len(rows, outputs, inputs, 0, training.full);
-    [
-        block_scratch(vision, shapes.patches, training.full),
-        block_scratch(text, shapes.tokens, training.full),
-        plain(shapes.patches, config.vision.hidden_size, compact),
-        plain(merged, joined, joined),
-        plain(merged, config.text.hidden_size, joined),
-    ]
-    .into_iter()
-    .max()
-    .unwrap_or(0)
-}
-
-/// The most that a product of a block packs.
-fn block_scratch(shape: &BlockShape, rows: usize, trained: bool) -> usize {
-    let (width, inner, rank) = (shape.width, shape.inner, shape.rank);
-    [
-        linear::scratch_len(rows, inner, width, rank, trained),
-        linear::scratch_len(rows, width, inner, rank, trained),
-        linear::scratch_len(rows, shape.qkv_width(), width, 3 * rank, trained),
-    ]
-    .into_iter()
-    .max()
-    .unwrap_or(0)
 }

@@ -39,20 +39,20 @@ pub(super) fn forward(
     let axes = step.prepared.positions.each_ref().map(|axis| axis.as_slice());
     frequencies.fill(&axes, &mut cos[..table], &mut sin[..table]);
     for index in 0..text.layers {
-        arena.reach(clock.text_forward(index));
         let block = &slots.text.blocks[index];
         let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
         let past = cache.as_deref_mut().map(|cache| cache.layer(index));
-        let pass = pass(step, index);
-        pass.forward(arena, block.input, &block.forward, &block.forward_work, Some(next), past);
+        let pass = pass(step, index, clock.text_forward(index));
+        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, past);
         let [out] = arena.get([next]);
         watch(Stage::TextLayer(index), &out[..pass.rows_after() * width]);
     }
     Ok(())
 }
 
-fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
+fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
     Pass {
+        moment,
         shape: BlockShape::text(step.model.config(), step.training),
         block: step.model.text_layer(index),
         rows: step.rows,
@@ -61,7 +61,6 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
         segments: step.segments,
         cos: step.slots.text.cos,
         sin: step.slots.text.sin,
-        scratch: step.slots.scratch,
         dropout: step.dropout,
     }
 }
@@ -134,15 +133,9 @@ pub(super) fn backward(
     let below = step.training.through_vision;
     let lowest = if below { 0 } else { model.lowest_trained("model.language_model.layers.") };
     for index in (0..model.config().text.layers).rev().take_while(|index| *index >= lowest) {
-        arena.reach(clock.text_backward(index));
-        let block = &slots.text.blocks[index];
-        let Some((kept, work)) = &block.backward else { return Ok(()) };
-        let pass = pass(step, index);
-        if block.recompute {
-            pass.forward(arena, block.input, kept, &work.work, None, None);
-        }
         let to_input = index > lowest || below;
-        pass.backward(arena, block.input, kept, work, slots.text.grad, to_input, gradients);
+        let pass = pass(step, index, clock.text_backward(index));
+        pass.backward(arena, &slots.text.blocks[index], slots.text.grad, to_input, gradients);
     }
     if !below {
         return Ok(());

@@ -37,10 +37,10 @@ pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &
     let axes = &step.prepared.patch_positions;
     frequencies.fill(&[&axes[0], &axes[1]], &mut cos[..table], &mut sin[..table]);
     for index in 0..config.vision.depth {
-        arena.reach(clock.vision_forward(index));
         let block = &slots.vision.blocks[index];
         let next = slots.vision.blocks.get(index + 1).map_or(slots.vision.output, |next| next.input);
-        pass(step, index).forward(arena, block.input, &block.forward, &block.forward_work, Some(next), None);
+        let pass = pass(step, index, clock.vision_forward(index));
+        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, None);
         let [out] = arena.get([next]);
         watch(Stage::VisionBlock(index), &out[..rows * config.vision.hidden_size]);
     }
@@ -48,10 +48,11 @@ pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &
     merge(step, arena);
 }
 
-fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
+fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
     let config = step.model.config();
     let full = config.vision.is_full_attention(index);
     Pass {
+        moment,
         shape: BlockShape::vision(config, step.training),
         block: step.model.vision_block(index),
         rows: step.prepared.patches(),
@@ -59,7 +60,6 @@ fn pass<'a>(step: &'a Step<'_>, index: usize) -> Pass<'a> {
         segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
         cos: step.slots.vision.cos,
         sin: step.slots.vision.sin,
-        scratch: step.slots.scratch,
         dropout: step.dropout,
     }
 }
@@ -71,7 +71,8 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
     let unit = config.vision.merge_unit();
     let input = slots.vision.blocks.first().map_or(slots.vision.output, |block| block.input);
-    let [patches, folded, input, scratch] = arena.get([slots.patches, slots.folded, input, slots.scratch]);
+    let [patches, folded, input, scratch] =
+        arena.get([slots.patches, slots.folded, input, slots.patch_scratch]);
     fold(model, folded);
     let plane = compact / config.vision.channels;
     let tokens = patches[..rows * compact].par_chunks_exact_mut(unit * compact).zip(&step.prepared.order);
@@ -123,7 +124,7 @@ fn merge(step: &Step<'_>, arena: &mut Arena) {
         slots.merger_inner,
         slots.merger_activated,
         slots.merged,
-        slots.scratch,
+        slots.merger_scratch,
     ]);
     let wide = rows * config.vision.hidden_size;
     let weight = &model.weights().vision.merger_norm;
@@ -145,15 +146,9 @@ pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradi
     merge_backward(step, arena, gradients);
     let lowest = model.lowest_trained("model.visual.blocks.");
     for index in (0..model.config().vision.depth).rev().take_while(|index| *index >= lowest) {
-        arena.reach(clock.vision_backward(index));
-        let block = &slots.vision.blocks[index];
-        let Some((kept, work)) = &block.backward else { return };
-        let pass = pass(step, index);
-        if block.recompute {
-            pass.forward(arena, block.input, kept, &work.work, None, None);
-        }
         let to_input = index > lowest || step.training.full;
-        pass.backward(arena, block.input, kept, work, slots.vision.grad, to_input, gradients);
+        let pass = pass(step, index, clock.vision_backward(index));
+        pass.backward(arena, &slots.vision.blocks[index], slots.vision.grad, to_input, gradients);
     }
     if let Some(id) = model.id("model.visual.patch_embed.proj.weight") {
         patch_gradient(step, arena, gradients.of(id));
@@ -177,7 +172,7 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
             slots.grad_merger_inner,
             slots.grad_merger_normed,
             slots.vision.grad,
-            slots.scratch,
+            slots.grad_merger_scratch,
         ]);
     let [first, second] = [0, 1].map(|index| model.merger_layer(index));
     let room = &mut Room { dropped: &mut [], packed: scratch };
@@ -202,8 +197,9 @@ fn patch_gradient(step: &Step<'_>, arena: &mut Arena, gradient: &mut [f32]) {
     let config = step.model.config();
     let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
     let slots = step.slots;
+    arena.reach(step.clock.end());
     let [patches, folded, grad, scratch] =
-        arena.get([slots.patches, slots.folded, slots.vision.grad, slots.scratch]);
+        arena.get([slots.patches, slots.grad_folded, slots.vision.grad, slots.grad_patch_scratch]);
     let folded = &mut folded[..width * compact];
     folded.fill(0.0);
     backward_matrix((grad, width, width), (&patches[..rows * compact], compact), rows, folded, scratch);

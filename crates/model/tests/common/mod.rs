@@ -102,6 +102,14 @@ impl Model {
         self.config.to_string()
     }
 
+    /// The same model with MLPs of another inner width.
+    pub fn with_inner_width(mut self, inner: usize) -> Self {
+        for tower in ["text_config", "vision_config"] {
+            self.config[tower]["intermediate_size"] = inner.into();
+        }
+        self
+    }
+
     /// The rows of batch `name`, in order.
     pub fn batch(&self, name: &str) -> Vec<Row> {
         self.batches[name].iter().map(|kind| self.rows[kind].clone()).collect()

@@ -4,12 +4,11 @@
 //! and those of what is trained in it. Frozen layers only pass gradients on.
 
 use super::super::model::{Gradients, Projection};
-use super::super::slots::{BackwardWork, Kept};
+use super::super::slots::{BackwardWork, BlockSlots, Kept, Work};
 use super::{Pass, Room, gather, masked};
 use garden_engine::arena::{Arena, Slot};
 use garden_engine::ops::attention::{self, Saved};
 use garden_engine::ops::dropout::Mask;
-use garden_engine::ops::linear::{backward_bias, backward_matrix};
 use garden_engine::ops::{Write, norm, rotary, swiglu};
 use garden_engine::product::{Output, Start, multiply, scratch_len};
 
@@ -26,20 +25,34 @@ impl Pass<'_> {
     }
 
     /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the lowest trained
-    /// layer (`to_input` false), where nobody reads it.
-    #[allow(clippy::too_many_arguments)]
+    /// layer (`to_input` false), where nobody reads it. A block without slots for a backward is passed over.
     pub(in super::super) fn backward(
         &self,
         arena: &mut Arena,
-        input: Slot,
-        kept: &Kept,
-        work: &BackwardWork,
+        slots: &BlockSlots,
         grad: Slot,
         to_input: bool,
         gradients: &mut Gradients,
     ) {
-        self.backward_mlp(arena, kept, work, grad, gradients);
-        self.backward_attention(arena, input, kept, work, grad, to_input, gradients);
+        let Some((kept, work)) = &slots.backward else { return };
+        match slots.recompute {
+            true => self.recompute(arena, slots.input, kept, &work.work),
+            false => self.normed_again(arena, kept, &work.work),
+        }
+        self.backward_mlp(arena, kept, work, grad, slots.recompute, gradients);
+        arena.reach(self.moment + 2);
+        self.backward_out(arena, kept, work, grad, gradients);
+        self.backward_attention(arena, slots.input, kept, work, grad, to_input, gradients);
+    }
+
+    /// What the MLP's layers read, where it was not kept.
+    fn normed_again(&self, arena: &mut Arena, kept: &Kept, work: &Work) {
+        arena.reach(self.moment + 1);
+        let (shape, rows) = (&self.shape, self.rows_after());
+        let [middle, inverse, normed] = arena.get([kept.middle, kept.inverse2, work.normed]);
+        let normed = &mut normed[..rows * shape.width];
+        let middle = &middle[..normed.len()];
+        norm::forward(middle, self.block.norm2, shape.epsilon, normed, &mut inverse[..rows]);
     }
 
     fn backward_mlp(
@@ -48,62 +61,59 @@ impl Pass<'_> {
         kept: &Kept,
         work: &BackwardWork,
         grad: Slot,
+        recompute: bool,
         gradients: &mut Gradients,
     ) {
         let (shape, block, rows) = (&self.shape, &self.block, self.rows_after());
-        let first = shape.qkv_parts + 1;
-        let [
-            middle,
-            inverse,
-            gate,
-            up,
-            narrow,
-            normed,
-            activated,
-            dropped,
-            grad_normed,
-            grad_narrow,
-            grad,
-            packed,
-        ] = arena.get([
-            kept.middle,
-            kept.inverse2,
-            kept.gate,
-            kept.up,
-            kept.narrow,
-            work.work.normed,
-            work.work.activated,
-            work.work.dropped,
-            work.grad_normed,
-            work.grad_narrow,
-            grad,
-            self.scratch,
-        ]);
-        let room = &mut Room { dropped, packed };
-        let (wide, inner) = (rows * shape.width, rows * shape.inner);
-        let (gate, up, activated) = (&mut gate[..inner], &mut up[..inner], &mut activated[..inner]);
-        swiglu::forward(gate, up, activated);
-        let down_narrow = self.narrow(first + 2, grad_narrow);
-        let down =
-            self.trained(&block.down, rows, (&grad[..wide], shape.width), self.narrow(first + 2, narrow));
-        down.gradients(activated, down_narrow, gradients, room);
-        // The activation has done its work: its place takes its own gradient.
-        input_gradient(&[(&down, down_narrow)], activated, room);
-        swiglu::backward_in_place(gate, up, activated);
+        let [middle, inverse, gate, up, narrow, normed, mlp, dropped, grad_normed, grad_narrow, grad] = arena
+            .get([
+                kept.middle,
+                kept.inverse2,
+                kept.gate,
+                kept.up,
+                kept.narrow,
+                work.work.normed,
+                work.work.mlp,
+                work.work.dropped,
+                work.grad_rows,
+                work.grad_narrow,
+                grad,
+            ]);
+        let wide = rows * shape.width;
+        let (normed, grad_normed) = (&normed[..wide], &mut grad_normed[..wide]);
+        for part in shape.parts() {
+            let place = self.place(kept, &part);
+            let (gate, up) = (&mut gate[place.clone()], &mut up[place]);
+            let (activated, packed) = mlp.split_at_mut(gate.len());
+            let room = &mut Room { dropped, packed };
+            if recompute {
+                self.expand(&part, normed, narrow, gate, up, room);
+                self.activate(&part, gate, up, narrow, activated, room);
+            } else {
+                swiglu::forward(gate, up, activated);
+            }
+            let down = block.down.of_inputs(&part);
+            let down_narrow = self.narrow(self.down(), grad_narrow);
+            let down =
+                self.trained(&down, rows, (&grad[..wide], shape.width), self.narrow(self.down(), narrow));
+            down.gradients(activated, down_narrow, gradients, room);
+            // The activation has done its work: its place takes its own gradient.
+            input_gradient(&[(&down, down_narrow)], activated, room);
+            swiglu::backward_in_place(gate, up, activated);
 
-        let middle = &middle[..wide];
-        let (normed, grad_normed) = (&mut normed[..wide], &mut grad_normed[..wide]);
-        let inverse = &mut inverse[..rows];
-        norm::forward(middle, block.norm2, shape.epsilon, normed, inverse);
-        let len = self.rows * shape.rank;
-        let (gate_narrow, up_narrow) = grad_narrow[first * len..(first + 2) * len].split_at_mut(len);
-        let [of_gate, of_up] =
-            [(&block.gate, gate, first), (&block.up, up, first + 1)].map(|(projection, grad, index)| {
-                self.trained(projection, rows, (grad, shape.inner), &narrow[index * len..][..len])
+            let room = &mut Room { dropped, packed: mlp };
+            let layers = [(&block.gate, gate, self.gate()), (&block.up, up, self.up())];
+            let layers = layers.map(|(layer, grad, index)| (layer.of_outputs(&part), grad, index));
+            let len = self.rows * shape.rank;
+            let (of_gate, of_up) = grad_narrow[self.gate() * len..].split_at_mut(len);
+            let [gate, up] = layers.each_ref().map(|(layer, grad, index)| {
+                self.trained(layer, rows, (grad, part.len()), &narrow[index * len..][..len])
             });
-        of_gate.gradients(normed, gate_narrow, gradients, room);
-        of_up.gradients(normed, up_narrow, gradients, room);
-        input_gradient(&[(&of_gate, gate_narrow), (&of_up, up_narrow)], grad_normed, room);
+            gate.gradients(normed, of_gate, gradients, room);
+            up.gradients(normed, &mut of_up[..len], gradients, room);
+            input_gradient(&[(&gate, of_gate), (&up, &of_up[..len])], grad_normed, room);
+        }
+        let (middle, inverse) = (&middle[..wide], &inverse[..rows]);
         if let Some(id) = block.norm_ids[1] {
             norm::backward_weight(middle, inverse, grad_normed, gradients.of(id));
         }
@@ -120,35 +130,30 @@ impl Pass<'_> {
         gradients: &mut Gradients,
     ) {
         let (shape, rows) = (&self.shape, self.rows_after());
-        let [attended, narrow, normed, grad_normed, grad_attended, grad_narrow, grad, dropped, packed] =
-            arena.get([
-                kept.attended,
-                kept.narrow,
-                work.work.normed,
-                work.grad_normed,
-                work.grad_attended,
-                work.grad_narrow,
-                grad,
-                work.work.dropped,
-                self.scratch,
-            ]);
+        let [attended, narrow, normed, grad_attended, grad_narrow, grad, dropped, packed] = arena.get([
+            kept.attended,
+            kept.narrow,
+            work.work.normed,
+            work.grad_rows,
+            work.grad_narrow,
+            grad,
+            work.work.dropped,
+            work.attention,
+        ]);
         let room = &mut Room { dropped, packed };
         let (wide, all) = (rows * shape.width, self.rows * shape.width);
         let out_narrow = self.narrow(shape.qkv_parts, grad_narrow);
         let narrow = self.narrow(shape.qkv_parts, narrow);
         let out = self.trained(&self.block.out, rows, (&grad[..wide], shape.width), narrow);
-        match self.picked {
-            None => {
-                out.gradients(&attended[..wide], out_narrow, gradients, room);
-                input_gradient(&[(&out, out_narrow)], &mut grad_attended[..wide], room);
-            }
-            Some(picked) => {
-                out.gradients(gather(attended, picked, shape.width, normed), out_narrow, gradients, room);
-                input_gradient(&[(&out, out_narrow)], &mut grad_normed[..wide], room);
-                grad_attended[..wide].copy_from_slice(&grad_normed[..wide]);
-                spread(&mut grad_attended[..all], picked, shape.width);
-                spread(&mut grad[..all], picked, shape.width);
-            }
+        let attended = match self.picked {
+            None => &attended[..wide],
+            Some(picked) => gather(attended, picked, shape.width, normed),
+        };
+        out.gradients(attended, out_narrow, gradients, room);
+        input_gradient(&[(&out, out_narrow)], &mut grad_attended[..wide], room);
+        if let Some(picked) = self.picked {
+            spread(&mut grad_attended[..all], picked, shape.width);
+            spread(&mut grad[..all], picked, shape.width);
         }
     }
 
@@ -163,14 +168,13 @@ impl Pass<'_> {
         to_input: bool,
         gradients: &mut Gradients,
     ) {
-        self.backward_out(arena, kept, work, grad, gradients);
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let wide = rows * shape.width;
         let [qkv, attended, log_sum_exp, grad_attended, grad_qkv, cos, sin] = arena.get([
             kept.qkv,
             kept.attended,
             kept.log_sum_exp,
-            work.grad_attended,
+            work.grad_rows,
             work.grad_qkv,
             self.cos,
             self.sin,
@@ -195,12 +199,12 @@ impl Pass<'_> {
                 kept.inverse1,
                 kept.narrow,
                 work.work.normed,
-                work.grad_normed,
+                work.grad_rows,
                 work.grad_qkv,
                 work.grad_narrow,
                 grad,
                 work.work.dropped,
-                self.scratch,
+                work.attention,
             ]);
         let room = &mut Room { dropped, packed };
         let x = &x[..wide];
@@ -215,7 +219,7 @@ impl Pass<'_> {
             let trained = self.trained(projection, rows, grad, &narrow[index * len..][..len]);
             trained.gradients(normed, self.narrow(index, grad_narrow), gradients, room);
             layers.push(trained);
-            column += projection.linear.weight.rows();
+            column += projection.linear.outputs();
         }
         if !to_input && block.norm_ids[0].is_none() {
             return;
@@ -268,40 +272,40 @@ impl Trained<'_, '_> {
         gradients: &mut Gradients,
         room: &mut Room<'_>,
     ) {
-        let Projection { linear, ids } = self.projection;
-        let (rows, rank, inputs) = (self.rows, linear.rank(), linear.weight.cols());
-        let wide = (self.grad.0, self.grad.1, linear.weight.rows());
-        linear.backward_narrow(self.grad, rows, grad_narrow, room.packed);
+        let (Projection { linear, ids }, rows, grad) = (self.projection, self.rows, self.grad);
+        linear.backward_narrow(grad, rows, grad_narrow, room.packed);
         if let Some(id) = ids.b {
-            backward_matrix(wide, (self.narrow, rank), rows, gradients.of(id), room.packed);
+            linear.backward_b(grad, self.narrow, rows, gradients.of(id), room.packed);
         }
-        if let Some(id) = ids.a {
-            let x = masked(self.mask, x, inputs, room.dropped);
-            backward_matrix((grad_narrow, rank, rank), (x, inputs), rows, gradients.of(id), room.packed);
+        if let Some(id) = ids.a.filter(|_| linear.ends_outputs()) {
+            let x = masked(self.mask, x, linear.inputs(), room.dropped);
+            linear.backward_a(grad_narrow, x, rows, gradients.of(id), room.packed);
         }
         if let Some(id) = ids.weight {
-            backward_matrix(wide, (x, inputs), rows, gradients.of(id), room.packed);
+            linear.backward_weight(grad, x, rows, gradients.of(id), room.packed);
         }
         if let Some(id) = ids.bias {
-            backward_bias(self.grad, rows, gradients.of(id));
+            linear.backward_bias(grad, rows, gradients.of(id));
         }
     }
 }
 
 /// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is a sum of
 /// products, of as many at a time as there is room to pack; pairs with dropout come last, their gradient goes through the
-/// mask first.
+/// mask first. Layers given as parts of their outputs go on with the sum in `out`, unless they are the first parts.
 pub(in super::super) fn input_gradient(
     layers: &[(&Trained<'_, '_>, &[f32])],
     out: &mut [f32],
     room: &mut Room<'_>,
 ) {
     let Some((first, _)) = layers.first() else { return };
-    let (rows, inputs) = (first.rows, first.projection.linear.weight.cols());
-    let (mut terms, mut depth, mut start) = (Vec::with_capacity(2 * layers.len()), 0, Start::ZERO);
+    let (rows, linear) = (first.rows, &first.projection.linear);
+    let inputs = linear.inputs();
+    let mut start = if linear.begins_outputs() { Start::ZERO } else { Start::ACCUMULATE };
+    let (mut terms, mut depth) = (Vec::with_capacity(2 * layers.len()), 0);
     for (layer, narrow) in layers {
         let linear = &layer.projection.linear;
-        let more = linear.weight.rows() + linear.rank();
+        let more = linear.outputs() + linear.rank();
         if depth > 0 && scratch_len(rows, depth + more) > room.packed.len() {
             multiply(Output::new(out, rows, inputs), start, &terms, room.packed);
             terms.clear();

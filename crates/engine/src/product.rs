@@ -8,12 +8,14 @@
 pub(crate) mod direct;
 mod kernel;
 mod pack;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
 use crate::simd::{Isa, Portable};
 use crate::weight::Weight;
 use rayon::prelude::*;
+use schedule::{Blocks, Grid, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A read-only row-major matrix, or the transpose of one.
@@ -144,10 +146,6 @@ fn extent(rows: usize, cols: usize, stride: usize) -> usize {
     if rows == 0 || cols == 0 { 0 } else { (rows - 1) * stride + cols }
 }
 
-/// Depth of a packed panel. 32 columns of it fill two thirds of a 48 KiB L1; 192 and 384 made little difference on AVX-512.
-const DEPTH: usize = 256;
-/// Widest panel that one task packs: with `DEPTH` it takes 256 KiB, well inside an L2.
-const PANEL: usize = 256;
 /// Products smaller than this many multiplications are not worth waking another thread.
 const PARALLEL_FROM: usize = 1 << 18;
 
@@ -189,16 +187,32 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     if let Some((left, right)) = thin(&out, &start, terms, scratch) {
         return multiply_thin(out, left, right, start.accumulate, parallel);
     }
-    pack_lefts(terms, out.rows, scratch, parallel);
-    let job = kernel::Job::new(out, start, terms, scratch);
-    let grid = Grid::new(job.rows(), job.cols(), parallel);
-    let run = |task| {
-        let (rows, cols) = grid.task(task);
-        pack::with_panel(DEPTH * PANEL, |panel| run_task(&job, rows, cols, panel));
+    if depth == 0 {
+        return write_start(out, start);
+    }
+    let blocks = Blocks::new(depth);
+    pack_lefts(terms, blocks, out.rows, scratch, parallel);
+    let threads = if parallel { rayon::current_num_threads() } else { 1 };
+    let grid = Grid::new(out.rows, out.cols, threads);
+    let job = kernel::Job::new(out, start, terms, blocks, scratch);
+    let run = |index| {
+        let (rows, cols) = grid.task(index);
+        pack::with_panel(|room| run_task(&job, rows, cols, room));
     };
     match parallel {
         true => (0..grid.tasks()).into_par_iter().with_max_len(1).for_each(run),
         false => (0..grid.tasks()).for_each(run),
+    }
+}
+
+/// A sum of no products is where it starts.
+fn write_start(out: Output<'_>, start: Start<'_>) {
+    for (row, values) in out.data.chunks_mut(out.stride).take(out.rows).enumerate() {
+        for (col, value) in values[..out.cols].iter_mut().enumerate() {
+            *value = if start.accumulate { *value } else { 0.0 }
+                + start.residual.map_or(0.0, |residual| residual[row * out.stride + col])
+                + start.bias.map_or(0.0, |bias| bias[col]);
+        }
     }
 }
 
@@ -254,24 +268,28 @@ fn check(out: &Output<'_>, start: &Start<'_>, terms: &[Term<'_>]) -> usize {
     terms.iter().map(|term| term.left.cols).sum()
 }
 
-/// Packs the left sides one after another, each in blocks of `DEPTH`, each block strip by strip.
-fn pack_lefts(terms: &[Term<'_>], rows: usize, mut scratch: &mut [f32], parallel: bool) {
+/// Packs the left sides block by block, each block strip by strip.
+fn pack_lefts(terms: &[Term<'_>], blocks: Blocks, rows: usize, scratch: &mut [f32], parallel: bool) {
     let (height, pitch) = tile();
     let strips = rows.div_ceil(height);
-    for term in terms {
-        let (packed, rest) = scratch.split_at_mut(strips * pitch * term.left.cols);
-        scratch = rest;
-        let pack_block = |(block, packed): (usize, &mut [f32])| {
-            let from = block * DEPTH;
-            let depth = Span { from, to: (from + DEPTH).min(term.left.cols) };
-            for (strip, packed) in packed.chunks_exact_mut(pitch * (depth.to - from)).enumerate() {
-                pack_left(&term.left, strip * height, depth, packed);
+    let mut rest = scratch;
+    for block in 0..blocks.count() {
+        let strip = pitch * blocks.span(block).len();
+        let (packed, others) = rest.split_at_mut(strips * strip);
+        rest = others;
+        let pack = |(index, packed): (usize, &mut [f32])| {
+            for segment in blocks.segments(terms, block) {
+                pack_left(
+                    &segment.term.left,
+                    index * height,
+                    segment.depth,
+                    &mut packed[segment.at * pitch..],
+                );
             }
         };
-        let block = strips * pitch * DEPTH;
         match parallel {
-            true => packed.par_chunks_mut(block).enumerate().for_each(pack_block),
-            false => packed.chunks_mut(block).enumerate().for_each(pack_block),
+            true => packed.par_chunks_mut(strip).enumerate().for_each(pack),
+            false => packed.chunks_mut(strip).enumerate().for_each(pack),
         }
     }
 }
@@ -286,58 +304,12 @@ fn pack_left(left: &Matrix<'_>, row: usize, depth: Span, strip: &mut [f32]) {
     }
 }
 
-fn run_task(job: &kernel::Job<'_>, rows: Span, cols: Span, panel: &mut [f32]) {
+fn run_task(job: &kernel::Job<'_>, rows: Span, cols: Span, room: &mut [f32]) {
     match Isa::best() {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => job.run::<crate::simd::x86::Avx512>(rows, cols, panel),
+        Isa::Avx512 => job.run::<crate::simd::x86::Avx512>(rows, cols, room),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => job.run::<crate::simd::x86::Avx2>(rows, cols, panel),
-        _ => job.run::<Portable>(rows, cols, panel),
-    }
-}
-
-/// From `from` up to `to`.
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    from: usize,
-    to: usize,
-}
-
-impl Span {
-    /// The same span, counted from `start` on.
-    fn after(self, start: usize) -> Self {
-        Self { from: start + self.from, to: start + self.to }
-    }
-}
-
-/// How an output is shared out: panels of columns, and bands of rows when there are too few panels.
-struct Grid {
-    rows: usize,
-    cols: usize,
-    band: usize,
-    panel: usize,
-}
-
-impl Grid {
-    fn new(rows: usize, cols: usize, parallel: bool) -> Self {
-        let (height, width) = tile();
-        let threads = if parallel { rayon::current_num_threads() } else { 1 };
-        // As many panels as a multiple of the threads, so that none waits for the last one.
-        let rounds = cols.div_ceil(PANEL * threads);
-        let panel = cols.div_ceil(rounds * threads).next_multiple_of(2 * width).min(PANEL);
-        let bands = threads.div_ceil(cols.div_ceil(panel));
-        let band = rows.div_ceil(bands).next_multiple_of(height);
-        Self { rows, cols, band, panel }
-    }
-
-    fn tasks(&self) -> usize {
-        self.rows.div_ceil(self.band) * self.cols.div_ceil(self.panel)
-    }
-
-    fn task(&self, index: usize) -> (Span, Span) {
-        let panels = self.cols.div_ceil(self.panel);
-        let (row, col) = (index / panels * self.band, index % panels * self.panel);
-        let rows = Span { from: row, to: (row + self.band).min(self.rows) };
-        (rows, Span { from: col, to: (col + self.panel).min(self.cols) })
+        Isa::Avx2 => job.run::<crate::simd::x86::Avx2>(rows, cols, room),
+        _ => job.run::<Portable>(rows, cols, room),
     }
 }

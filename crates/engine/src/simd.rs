@@ -99,8 +99,6 @@ pub(crate) unsafe trait Lanes {
     unsafe fn prefetch(at: *const f32);
     /// Asks for the cache line at `at` to be brought into the L1.
     unsafe fn prefetch_near(at: *const f32);
-    /// Asks for the cache line at `at` to be brought into the L2, where it waits without pushing out what is at work.
-    unsafe fn prefetch_line(at: *const u8);
     /// Writes the transpose of a `WIDTH x WIDTH` square; row `i` of it starts at `from + i * from_stride`.
     /// Every row of the result is written whole, in order, so rows may overlap when `to_stride < WIDTH`.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
@@ -154,9 +152,6 @@ unsafe impl Lanes for Portable {
     unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] + b[i])
     }
-
-    #[inline(always)]
-    unsafe fn prefetch_line(_at: *const u8) {}
 
     #[inline(always)]
     unsafe fn prefetch_near(_at: *const f32) {}

@@ -151,27 +151,6 @@ impl Weight {
         }
     }
 
-    /// Where the elements begin, for those who only ask for them to be brought near.
-    pub(crate) fn first_byte(&self) -> *const u8 {
-        match &self.elements {
-            Elements::F32(values) => values.as_ptr().cast(),
-            Elements::Bf16(values) => values.as_ptr().cast(),
-            Elements::F16(values) => values.as_ptr().cast(),
-            Elements::Int8 { codes, .. } => codes.as_ptr().cast(),
-            Elements::Nf4(nf4) => nf4.packed().as_ptr(),
-        }
-    }
-
-    /// Bits of an element.
-    pub(crate) fn bits(&self) -> usize {
-        match self.stored_as() {
-            StoredAs::F32 => 32,
-            StoredAs::Bf16 | StoredAs::F16 => 16,
-            StoredAs::Int8 => 8,
-            StoredAs::Nf4 => 4,
-        }
-    }
-
     /// Bytes of the elements and their scales.
     pub fn bytes(&self) -> usize {
         stored_bytes(self.rows, self.cols, self.stored_as())

@@ -1,22 +1,25 @@
 //! Packing: operands rearranged so that the kernel reads memory in order.
 //!
 //! In come a left matrix, or any right side; out come strips (`k` by `k`, one row of a tile after another) and panels
-//! (`k` by `k`, two registers of columns after another). What lies beyond the edge of the matrix is packed as zero.
+//! (`k` by `k`, two registers of columns after another). What lies beyond the edge of the matrix has no meaning and is never
+//! written to an output.
 
-use super::{Matrix, Right, Span};
+use super::schedule::{DEPTH, PANEL, Span};
+use super::{Matrix, Right};
 use crate::nf4::{BLOCK, CODES, Nf4};
 use crate::simd::{Lanes, vectorised};
 use crate::weight::{Elements, Weight};
 use std::cell::RefCell;
 
-/// Runs `work` with a panel of `len` values that this thread keeps for the next product. It begins at a cache line: else every
+/// Runs `work` with room for a panel, which this thread keeps for the next product. It begins at a cache line: else every
 /// register that the kernel loads would come from two.
-pub(super) fn with_panel<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
-    thread_local!(static PANEL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
-    PANEL.with_borrow_mut(|panel| {
-        panel.resize(len + LINE / size_of::<f32>(), 0.0);
-        let start = panel.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
-        work(&mut panel[start..][..len])
+pub(super) fn with_panel<R>(work: impl FnOnce(&mut [f32]) -> R) -> R {
+    const LEN: usize = DEPTH * PANEL;
+    thread_local!(static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
+    ROOM.with_borrow_mut(|room| {
+        room.resize(LEN + LINE / size_of::<f32>(), 0.0);
+        let start = room.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
+        work(&mut room[start..][..LEN])
     })
 }
 
@@ -57,11 +60,21 @@ pub(super) fn left<L: Lanes>(left: &Matrix<'_>, row: usize, depth: Span, strip: 
     }
 }
 
-/// Packs `depth x cols` of `right` into `panel`; each two registers of columns take `depth * 2 * L::WIDTH` values.
-pub(super) fn right<L: Lanes>(right: &Right<'_>, depth: Span, cols: Span, panel: &mut [f32]) {
+/// A panel, or the part of it that a segment of a block fills.
+pub(super) struct Panel<'a> {
+    /// For each two registers of columns `ks` steps, each as wide as they are.
+    pub(super) values: &'a mut [f32],
+    /// Depth of the whole block.
+    pub(super) ks: usize,
+    /// The segment's first step.
+    pub(super) at: usize,
+}
+
+/// Packs `depth x cols` of `right`.
+pub(super) fn right<L: Lanes>(right: &Right<'_>, depth: Span, cols: Span, panel: &mut Panel<'_>) {
     match right {
         Right::Dense(matrix) if matrix.transposed => {
-            columns_of_rows::<L>(matrix.data, matrix.stride, depth, cols, panel);
+            columns::<L>(matrix.data, matrix.stride, depth, cols, panel);
         }
         Right::Dense(matrix) => rows::<L>(matrix.data, matrix.stride, depth, cols, panel),
         Right::Weight(weight) => match weight.elements() {
@@ -75,89 +88,30 @@ pub(super) fn right<L: Lanes>(right: &Right<'_>, depth: Span, cols: Span, panel:
             self::right::<L>(&Right::WeightT(weight), depth, cols.after(*first), panel);
         }
         Right::WeightT(weight) => match weight.elements() {
-            Elements::F32(values) => columns_of_rows::<L>(values, weight.cols(), depth, cols, panel),
+            Elements::F32(values) => columns::<L>(values, weight.cols(), depth, cols, panel),
             _ => dequantised_columns::<L>(weight, depth, cols, panel),
         },
     }
 }
 
-/// Where a panel comes from in memory: the cache lines of a rectangle, asked for one after another.
-pub(super) struct Source {
-    /// The next row's first line.
-    row: *const u8,
-    /// Bytes from a row to the next.
-    pitch: usize,
-    /// Lines of a row, and how many of the next row were asked for.
-    lines: usize,
-    asked: usize,
-    /// Lines that are left in all.
-    left: usize,
-}
-
-impl Source {
-    /// No panel at all.
-    pub(super) const NOTHING: Self = Self { row: std::ptr::null(), pitch: 0, lines: 0, asked: 0, left: 0 };
-
-    /// That of `depth x cols` of `right`.
-    pub(super) fn new(right: &Right<'_>, depth: Span, cols: Span) -> Self {
-        let (first, bits, stride, transposed) = match right {
-            Right::Dense(matrix) => (matrix.data.as_ptr().cast(), 32, matrix.stride, matrix.transposed),
-            Right::Weight(weight) => (weight.first_byte(), weight.bits(), weight.cols(), false),
-            Right::WeightRows { weight, first, .. } => {
-                return Self::new(&Right::Weight(weight), depth.after(*first), cols);
-            }
-            Right::WeightRowsT { weight, first, .. } => {
-                return Self::new(&Right::WeightT(weight), depth, cols.after(*first));
-            }
-            Right::WeightT(weight) => (weight.first_byte(), weight.bits(), weight.cols(), true),
-        };
-        let (rows, values) = if transposed { (cols, depth) } else { (depth, cols) };
-        let start = (rows.from * stride + values.from) * bits / 8;
-        let lines = ((values.to - values.from) * bits / 8).div_ceil(LINE);
-        let left = (rows.to - rows.from) * lines;
-        Self { row: first.wrapping_add(start), pitch: stride * bits / 8, lines, asked: 0, left }
-    }
-
-    /// That of packed strips.
-    pub(super) fn packed(strips: &[f32]) -> Self {
-        let lines = size_of_val(strips).div_ceil(LINE);
-        Self { row: strips.as_ptr().cast(), pitch: 0, lines, asked: 0, left: lines }
-    }
-
-    /// Lines that are left.
-    pub(super) fn left(&self) -> usize {
-        self.left
-    }
-
-    /// Asks for the next `count` lines. The place is carried along: to divide for every line took 5 % of a step.
-    pub(super) fn prefetch<L: Lanes>(&mut self, count: usize) {
-        let count = count.min(self.left);
-        self.left -= count;
-        for _ in 0..count {
-            // SAFETY: the instruction set was checked by whoever called with `L`; nothing is read.
-            unsafe { L::prefetch_line(self.row.wrapping_add(self.asked * LINE)) };
-            self.asked += 1;
-            if self.asked == self.lines {
-                (self.row, self.asked) = (self.row.wrapping_add(self.pitch), 0);
-            }
-        }
-    }
-}
-
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Lanes of the widest register.
+const MOST_LANES: usize = 16;
+/// Depth to which a register of columns is dequantised before it is transposed: 16 KiB, a third of an L1.
+const DEQUANTISED: usize = 256;
 
 /// From rows of `k`: each row is cut into pieces of two registers.
-fn rows<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &mut [f32]) {
-    let ks = depth.to - depth.from;
-    for k in 0..ks {
+fn rows<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &mut Panel<'_>) {
+    for k in 0..depth.len() {
         let from = &data[(depth.from + k) * stride..][cols.from..cols.to];
-        scatter_row::<L>(from, k, ks, panel);
+        scatter_row::<L>(from, k, panel);
     }
 }
 
 /// One row of `k`, cut into pieces of two registers.
-fn scatter_row<L: Lanes>(from: &[f32], k: usize, ks: usize, panel: &mut [f32]) {
+fn scatter_row<L: Lanes>(from: &[f32], k: usize, panel: &mut Panel<'_>) {
+    let (k, ks, panel) = (panel.at + k, panel.ks, &mut *panel.values);
     let width = 2 * L::WIDTH;
     let (whole, rest) = from.split_at(from.len() / width * width);
     let pieces = whole.len() / width;
@@ -183,73 +137,70 @@ fn scatter_row<L: Lanes>(from: &[f32], k: usize, ks: usize, panel: &mut [f32]) {
     }
 }
 
-/// From rows of columns: squares are transposed on the way.
-fn columns_of_rows<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &mut [f32]) {
-    let ks = depth.to - depth.from;
-    for (piece, col) in (cols.from..cols.to).step_by(2 * L::WIDTH).enumerate() {
-        let count = (2 * L::WIDTH).min(cols.to - col);
-        let to = &mut panel[piece * ks * 2 * L::WIDTH..][..ks * 2 * L::WIDTH];
-        transpose_rows::<L>(&data[col * stride + depth.from..], stride, count, ks, to);
-    }
-}
-
-/// `to[k][c] = from[c * stride + k]` for `count` columns, the others zero.
-fn transpose_rows<L: Lanes>(from: &[f32], stride: usize, count: usize, ks: usize, to: &mut [f32]) {
+/// The panel's columns a register at a time: which of the matrix, and the panel from their place on.
+fn registers<L: Lanes>(cols: Span, panel: &mut Panel<'_>, mut fill: impl FnMut(Span, &mut [f32])) {
     let width = 2 * L::WIDTH;
-    assert!(count <= width && to.len() >= ks * width && super::extent(count, ks, stride) <= from.len());
-    let squares = count / L::WIDTH * L::WIDTH;
-    let whole = ks / L::WIDTH * L::WIDTH;
-    for c in (0..squares).step_by(L::WIDTH) {
-        // SAFETY: rows `c..c + WIDTH` and columns `k..k + WIDTH` lie inside `from`, and the squares inside `to` (both
-        // asserted); the instruction set was checked by whoever called with `L`.
-        unsafe {
-            L::enter(
-                #[inline(always)]
-                || {
-                    for k in (0..whole).step_by(L::WIDTH) {
-                        let source = from.as_ptr().add(c * stride + k);
-                        L::transpose(source, stride, to.as_mut_ptr().add(k * width + c), width);
-                    }
-                },
-            );
-        }
-        for k in whole..ks {
-            for c in c..c + L::WIDTH {
-                to[k * width + c] = from[c * stride + k];
-            }
-        }
+    for from in (cols.from..cols.to).step_by(L::WIDTH) {
+        let col = from - cols.from;
+        let start = (col / width * panel.ks + panel.at) * width + col % width;
+        fill(Span { from, to: (from + L::WIDTH).min(cols.to) }, &mut panel.values[start..]);
     }
-    for (k, to) in to.chunks_exact_mut(width).take(ks).enumerate() {
-        for c in squares..width {
-            to[c] = if c < count { from[c * stride + k] } else { 0.0 };
+}
+
+/// From rows of columns: squares are transposed on the way.
+fn columns<L: Lanes>(data: &[f32], stride: usize, depth: Span, cols: Span, panel: &mut Panel<'_>) {
+    registers::<L>(cols, panel, |cols, to| {
+        transpose::<L>(&data[cols.from * stride + depth.from..], stride, cols.len(), depth.len(), to);
+    });
+}
+
+/// `to[k][c] = from[c * stride + k]` for `count` columns, those that are left of a register zero. Rows of `to` are two registers
+/// apart.
+fn transpose<L: Lanes>(from: &[f32], stride: usize, count: usize, ks: usize, to: &mut [f32]) {
+    let pitch = 2 * L::WIDTH;
+    assert!(count <= L::WIDTH && super::extent(count, ks, stride) <= from.len());
+    assert!(super::extent(ks, L::WIDTH, pitch) <= to.len());
+    let whole = if count == L::WIDTH { ks / L::WIDTH * L::WIDTH } else { 0 };
+    // SAFETY: rows `..WIDTH` and columns `k..k + WIDTH` lie inside `from`, and the squares inside `to` (both asserted); the
+    // instruction set was checked by whoever called with `L`.
+    unsafe {
+        L::enter(
+            #[inline(always)]
+            || {
+                for k in (0..whole).step_by(L::WIDTH) {
+                    L::transpose(from.as_ptr().add(k), stride, to.as_mut_ptr().add(k * pitch), pitch);
+                }
+            },
+        );
+    }
+    for k in whole..ks {
+        for (c, to) in to[k * pitch..][..L::WIDTH].iter_mut().enumerate() {
+            *to = if c < count { from[c * stride + k] } else { 0.0 };
         }
     }
 }
 
-/// Room for one dequantised row piece of a panel, or for two registers of columns at the panel's depth.
-const PIECE: usize = 32 * super::DEPTH;
-
-fn dequantised_rows<L: Lanes>(weight: &Weight, depth: Span, cols: Span, panel: &mut [f32]) {
-    let ks = depth.to - depth.from;
-    let mut row = [0.0; super::PANEL];
-    for k in 0..ks {
-        let row = &mut row[..cols.to - cols.from];
+fn dequantised_rows<L: Lanes>(weight: &Weight, depth: Span, cols: Span, panel: &mut Panel<'_>) {
+    let mut row = [0.0; PANEL];
+    let row = &mut row[..cols.len()];
+    for k in 0..depth.len() {
         read::<L>(weight, depth.from + k, cols.from, row);
-        scatter_row::<L>(row, k, ks, panel);
+        scatter_row::<L>(row, k, panel);
     }
 }
 
-fn dequantised_columns<L: Lanes>(weight: &Weight, depth: Span, cols: Span, panel: &mut [f32]) {
-    let ks = depth.to - depth.from;
-    let mut piece = [0.0; PIECE];
-    for (index, col) in (cols.from..cols.to).step_by(2 * L::WIDTH).enumerate() {
-        let count = (2 * L::WIDTH).min(cols.to - col);
-        for (c, row) in piece.chunks_exact_mut(ks).take(count).enumerate() {
-            read::<L>(weight, col + c, depth.from, row);
+fn dequantised_columns<L: Lanes>(weight: &Weight, depth: Span, cols: Span, panel: &mut Panel<'_>) {
+    let mut room = [0.0; MOST_LANES * DEQUANTISED];
+    registers::<L>(cols, panel, |cols, to| {
+        for (piece, from) in (depth.from..depth.to).step_by(DEQUANTISED).enumerate() {
+            let ks = DEQUANTISED.min(depth.to - from);
+            for (c, row) in room.chunks_exact_mut(ks).take(cols.len()).enumerate() {
+                read::<L>(weight, cols.from + c, from, row);
+            }
+            let to = &mut to[piece * DEQUANTISED * 2 * L::WIDTH..];
+            transpose::<L>(&room, ks, cols.len(), ks, to);
         }
-        let to = &mut panel[index * ks * 2 * L::WIDTH..][..ks * 2 * L::WIDTH];
-        transpose_rows::<L>(&piece, ks, count, ks, to);
-    }
+    });
 }
 
 /// [`Weight::read`] with this machine's lookup for whole 4-bit blocks.

@@ -32,7 +32,7 @@ fn product(shape: (usize, usize, usize), start: Start<'_>, terms: &[Term<'_>], o
 }
 
 /// Below, at and beyond every tile, panel and block edge.
-const SHAPES: [(usize, usize, usize); 10] = [
+const SHAPES: [(usize, usize, usize); 11] = [
     (1, 1, 1),
     (3, 5, 7),
     (14, 32, 64),
@@ -41,6 +41,7 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (43, 300, 128),
     (150, 64, 520),
     (2, 513, 300),
+    (30, 200, 1300),
     // Thin enough to be multiplied without packing, in several tasks either way.
     (16, 480, 300),
     (450, 48, 140),
@@ -91,13 +92,14 @@ fn every_stored_type_multiplies_as_its_f32_values() {
 
 #[test]
 fn terms_bias_residual_and_what_was_there_add_up() {
-    let (m, n, k, r) = (31, 45, 300, 6);
+    // Together deeper than a block: the adapter's term lies in the first one, the other one is cut.
+    let (m, n, k, r) = (31, 45, 1150, 6);
     let (x, w) = (wave(m * k, 0.7), wave(k * n, 0.3));
     let (t, b) = (wave(m * r, 0.9), wave(r * n, 0.2));
     let (bias, residual) = (wave(n, 0.1), wave(m * n, 0.4));
     let terms = [
-        Term { left: Matrix::new(&x, m, k), right: Right::Dense(Matrix::new(&w, k, n)) },
         Term { left: Matrix::new(&t, m, r), right: Right::Dense(Matrix::new(&b, r, n)) },
+        Term { left: Matrix::new(&x, m, k), right: Right::Dense(Matrix::new(&w, k, n)) },
     ];
     let products = reference((m, n, k), |i, p| x[i * k + p], |p, j| w[p * n + j]);
     let adapter = reference((m, n, r), |i, p| t[i * r + p], |p, j| b[p * n + j]);
@@ -152,7 +154,7 @@ fn strided_outputs_leave_what_lies_between_rows() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    let (m, n, k) = (150, 700, 600);
+    let (m, n, k) = (150, 700, 1300);
     let (x, w) = (wave(m * k, 0.7), wave(k * n, 0.3));
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

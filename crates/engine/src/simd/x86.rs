@@ -77,12 +77,6 @@ macro_rules! straight {
             // SAFETY: a prefetch never faults.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         }
-
-        #[inline(always)]
-        unsafe fn prefetch_line(at: *const u8) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
-        }
     };
 }
 

@@ -7,6 +7,7 @@
 mod memory;
 
 use memory::Memory;
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,19 +52,27 @@ impl Layout {
         Slot(self.requests.len() - 1)
     }
 
-    /// Gives every buffer its place: the largest first, each as low as those that live at the same time allow.
+    /// Gives every buffer its place, each as low as those that live at the same time allow: the largest first, or those that
+    /// live longest first, whichever needs less in all.
     pub fn place(&mut self) {
         let mut order: Vec<usize> = (0..self.requests.len()).collect();
-        order.sort_by_key(|&index| (std::cmp::Reverse(self.requests[index].len), index));
-        self.places = vec![0..0; self.requests.len()];
-        self.total = 0;
-        let mut placed: Vec<usize> = Vec::with_capacity(order.len());
-        for index in order {
+        order.sort_by_key(|&index| (Reverse(self.requests[index].len), index));
+        let by_size = self.placed(&order);
+        // The sort is stable: of those that live equally long the largest comes first.
+        order.sort_by_key(|&index| Reverse(self.requests[index].life.1 - self.requests[index].life.0));
+        let by_life = self.placed(&order);
+        (self.total, self.places) = if by_life.0 < by_size.0 { by_life } else { by_size };
+    }
+
+    /// Values in all, and the places that the buffers get in this order.
+    fn placed(&self, order: &[usize]) -> (usize, Vec<Range<usize>>) {
+        let (mut total, mut places) = (0, vec![0..0; self.requests.len()]);
+        for (at, &index) in order.iter().enumerate() {
             let request = &self.requests[index];
-            let mut taken: Vec<Range<usize>> = placed
+            let mut taken: Vec<Range<usize>> = order[..at]
                 .iter()
                 .filter(|&&other| overlap(request.life, self.requests[other].life))
-                .map(|&other| self.places[other].clone())
+                .map(|&other| places[other].clone())
                 .collect();
             taken.sort_by_key(|range| range.start);
             let mut start = 0;
@@ -73,10 +82,10 @@ impl Layout {
                 }
                 start = start.max(range.end.next_multiple_of(ALIGNMENT));
             }
-            self.places[index] = start..start + request.len;
-            self.total = self.total.max(start + request.len);
-            placed.push(index);
+            places[index] = start..start + request.len;
+            total = total.max(start + request.len);
         }
+        (total, places)
     }
 
     /// Bytes of the whole arena.
@@ -188,6 +197,18 @@ mod tests {
         assert_eq!(layout.alive(0), (640, 2));
         assert_eq!(layout.alive(2), (640, 3));
         assert_eq!(layout.largest(Purpose::Work), 240);
+    }
+
+    #[test]
+    fn a_buffer_that_stays_is_placed_before_those_that_go_where_that_needs_less() {
+        let mut layout = Layout::default();
+        layout.request(Purpose::Work, 80, 0..=1);
+        layout.request(Purpose::Work, 64, 3..=3);
+        // By size it would lie above the 80, in the middle of what the last moment has left.
+        layout.request(Purpose::Activation, 48, 0..=3);
+        layout.request(Purpose::Work, 48, 3..=3);
+        layout.place();
+        assert_eq!(layout.bytes(), layout.alive(3).0);
     }
 
     #[test]

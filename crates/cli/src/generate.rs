@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::source::MAX_IMAGE_BYTES;
-use garden_train::generate::{Interpreter, Sampling, load, question};
+use garden_train::generate::{GenerateError, Interpreter, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, Read, Write, stderr, stdout},
@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let asked = question(&args.prompt, pictures.len());
-    let answer = interpreter.answer(&model, &asked, &pictures, sampling, &mut say)?;
+    let answer = interpreter.answer(&model, &asked, &pictures, sampling, &mut say);
+    let answer = answer.map_err(|error| name_picture(error, &args.image))?;
     written.context("cannot write the answer")?;
     match args.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
@@ -94,8 +95,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A picture at fault is told by the file it came from.
+fn name_picture(error: GenerateError, files: &[PathBuf]) -> anyhow::Error {
+    match error {
+        GenerateError::Picture { number, source } if (1..=files.len()).contains(&number) => {
+            anyhow::Error::new(source).context(flag_of(&files[number - 1]))
+        }
+        other => other.into(),
+    }
+}
+
+fn flag_of(path: &Path) -> String {
+    format!("--image {}", path.display())
+}
+
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let of_picture = || format!("--image {}", path.display());
+    let of_picture = || flag_of(path);
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).with_context(of_picture)?;
     file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).with_context(of_picture)?;

@@ -121,7 +121,8 @@ impl Report<'_> {
             Some(tokens) => ("Tokens", tokens),
             None => ("Image tokens", &self.survey.image_tokens),
         };
-        if lengths.count() == 0 {
+        // Without a row there is nothing to tell, and rows without an image have no image tokens.
+        if lengths.total() == 0 {
             return Ok(());
         }
         let [half, most] = [0.5, 0.95].map(|share| grouped(lengths.quantile(share) as u64));
@@ -279,6 +280,15 @@ mod tests {
             ])),
             ..Survey::default()
         }
+    }
+
+    #[test]
+    fn rows_without_images_have_no_histogram_of_image_tokens() {
+        let rows = Survey { rows: 3, image_tokens: lengths(&[0, 0, 0]), ..Survey::default() };
+        let told = |survey: &Survey| Report { survey, batch_size: 2, max_tokens: None }.to_string();
+        assert!(!told(&rows).contains("Image tokens"), "{}", told(&rows));
+        let some = Survey { image_tokens: lengths(&[0, 0, 12]), ..rows };
+        assert!(told(&some).contains("Image tokens a row: half have at most 0"), "{}", told(&some));
     }
 
     #[test]

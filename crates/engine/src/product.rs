@@ -16,7 +16,7 @@ use crate::simd::{Isa, Portable};
 use crate::weight::Weight;
 use rayon::prelude::*;
 use schedule::{Blocks, Grid, Span};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A read-only row-major matrix, or the transpose of one.
 #[derive(Debug, Clone, Copy)]
@@ -195,13 +195,15 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     let threads = if parallel { rayon::current_num_threads() } else { 1 };
     let grid = Grid::new(out.rows, out.cols, threads);
     let job = kernel::Job::new(out, start, terms, blocks, scratch);
-    let run = |index| {
-        let (rows, cols) = grid.task(index);
-        pack::with_panel(|room| run_task(&job, rows, cols, room));
+    let next = AtomicUsize::new(0);
+    let work = |_| {
+        while let Some((rows, cols)) = grid.task(next.fetch_add(1, Ordering::Relaxed)) {
+            pack::with_panel(|room| run_task(&job, rows, cols, room));
+        }
     };
     match parallel {
-        true => (0..grid.tasks()).into_par_iter().with_max_len(1).for_each(run),
-        false => (0..grid.tasks()).for_each(run),
+        true => (0..threads).into_par_iter().with_max_len(1).for_each(work),
+        false => work(0),
     }
 }
 

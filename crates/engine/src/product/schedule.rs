@@ -85,51 +85,54 @@ impl Blocks {
     }
 }
 
-/// How an output is shared out: panels of columns, and bands of rows where there are too few panels for all threads.
+/// How an output is shared out: panels of columns that threads take one after another, and bands of rows where there are fewer
+/// panels than threads. The last panels are narrow, so that no thread waits long for another one's last: with panels of one
+/// width a processor stood still for 6 % of a small model's step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     rows: usize,
     cols: usize,
-    panel: usize,
-    /// Panels that are one task each, and the bands into which each of the others is cut.
-    whole: usize,
+    /// What is left is divided by this to give the next panel its width.
+    share: usize,
+    /// Panels of full width at the beginning.
+    wide: usize,
+    /// Rows of a task.
     band: usize,
 }
 
 impl Grid {
     pub(super) fn new(rows: usize, cols: usize, threads: usize) -> Self {
-        let (height, width) = tile();
-        // As many panels as a multiple of the threads, so that none waits for the last one.
-        let rounds = cols.div_ceil(PANEL * threads);
-        let panel = cols.div_ceil(rounds * threads).next_multiple_of(2 * width).min(PANEL);
-        let panels = cols.div_ceil(panel);
-        // Panels are whole tiles wide, so a few may be left over: those are shared by rows.
-        let whole = panels / threads * threads;
-        let bands = if panels > whole { threads.div_ceil(panels - whole) } else { 1 };
-        let band = rows.div_ceil(bands).next_multiple_of(height);
-        Self { rows, cols, panel, whole, band }
+        let share = if threads > 1 { 2 * threads } else { 1 };
+        let wide = cols.saturating_sub(share * PANEL) / PANEL;
+        let mut grid = Self { rows, cols, share, wide, band: rows };
+        let bands = threads.div_ceil(wide + grid.narrowing().count());
+        grid.band = rows.div_ceil(bands).next_multiple_of(tile().0);
+        grid
     }
 
-    fn bands(&self) -> usize {
-        self.rows.div_ceil(self.band)
+    /// The panels after those of full width.
+    fn narrowing(self) -> impl Iterator<Item = Span> {
+        let least = 2 * tile().1;
+        let mut from = self.wide * PANEL;
+        std::iter::from_fn(move || {
+            let left = self.cols - from;
+            let width = (left / self.share).next_multiple_of(least).clamp(least, PANEL).min(left);
+            let panel = Span { from, to: from + width };
+            from = panel.to;
+            (width > 0).then_some(panel)
+        })
     }
 
-    pub(super) fn tasks(&self) -> usize {
-        self.whole + (self.cols.div_ceil(self.panel) - self.whole) * self.bands()
-    }
-
-    /// Rows and columns of task `index`.
-    pub(super) fn task(&self, index: usize) -> (Span, Span) {
-        let bands = self.bands();
-        let (panel, band) = match index.checked_sub(self.whole) {
-            None => (index, Span { from: 0, to: self.rows }),
-            Some(rest) => {
-                let from = rest % bands * self.band;
-                (self.whole + rest / bands, Span { from, to: (from + self.band).min(self.rows) })
-            }
+    /// Rows and columns of task `index`; none beyond the last one.
+    pub(super) fn task(&self, index: usize) -> Option<(Span, Span)> {
+        let bands = self.rows.div_ceil(self.band);
+        let (panel, from) = (index / bands, index % bands * self.band);
+        let rows = Span { from, to: (from + self.band).min(self.rows) };
+        let cols = match panel.checked_sub(self.wide) {
+            None => Span { from: panel * PANEL, to: (panel + 1) * PANEL },
+            Some(rest) => self.narrowing().nth(rest)?,
         };
-        let from = panel * self.panel;
-        (band, Span { from, to: (from + self.panel).min(self.cols) })
+        Some((rows, cols))
     }
 }
 
@@ -137,13 +140,17 @@ impl Grid {
 mod tests {
     use super::*;
 
+    fn tasks(grid: Grid) -> impl Iterator<Item = (Span, Span)> {
+        (0..).map_while(move |index| grid.task(index))
+    }
+
     #[test]
     fn every_element_belongs_to_one_task() {
         for (rows, cols) in [(1, 1), (3, 700), (548, 5504), (100, 129), (15, 33)] {
             for threads in [1, 2, 3, 8] {
                 let grid = Grid::new(rows, cols, threads);
                 let mut seen = vec![0; rows * cols];
-                for (rows, task_cols) in (0..grid.tasks()).map(|index| grid.task(index)) {
+                for (rows, task_cols) in tasks(grid) {
                     assert!(task_cols.len() <= PANEL && rows.from.is_multiple_of(tile().0));
                     for row in rows.from..rows.to {
                         seen[row * cols..][task_cols.from..task_cols.to]
@@ -157,11 +164,12 @@ mod tests {
     }
 
     #[test]
-    fn leftover_panels_are_shared_by_rows() {
-        // 43 panels of 128 columns on two threads: 42 whole ones, and two halves of the last.
+    fn panels_become_narrow_towards_the_end() {
         let grid = Grid::new(548, 5504, 2);
-        assert_eq!(grid.tasks(), 44);
-        assert_eq!(grid.task(42).0.to, grid.task(43).0.from);
+        let widths = || tasks(grid).map(|(_, cols)| cols.len());
+        assert_eq!(widths().next(), Some(PANEL));
+        assert_eq!(widths().last(), Some(2 * tile().1));
+        assert!(widths().is_sorted_by(|wide, narrow| wide >= narrow));
     }
 
     #[test]

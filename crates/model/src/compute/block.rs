@@ -20,8 +20,8 @@ use garden_engine::ops::{norm, swiglu};
 use std::ops::Range;
 
 /// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step that recomputes is
-/// 1 % faster in parts of 1024 than in one piece and 2 % in parts of 1536, one that keeps takes as long; what it
-/// works in is 49 and 54 MB, and 90 MB in one piece. Smaller parts pack the same rows too often.
+/// 1 % faster in parts of 1024 than in one piece, one that keeps up to 1 % slower; what the first works in is 49 MB, in one
+/// piece 90. Parts of 1536 are no faster and take 5 MB more, smaller ones pack the same rows too often.
 const PART: usize = 1024;
 
 /// What of an inner width is computed at a time while training. Without a backward nothing else is kept beside it, and a width

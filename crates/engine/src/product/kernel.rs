@@ -17,6 +17,10 @@ const BAND: usize = 3;
 /// Steps of depth by which a strip is asked for before it is multiplied; strips come from the L2.
 const AHEAD: usize = 16;
 
+/// Steps of depth before its end at which a tile asks for its place in the output: asked for earlier it would be pushed out
+/// of the L1 again by what is multiplied.
+const LAST: usize = 64;
+
 /// One call of `multiply`, as its tasks see it.
 pub(super) struct Job<'a> {
     out: *mut f32,
@@ -198,22 +202,15 @@ unsafe fn sums_of_height<L: Lanes>(height: usize, left: &[f32], right: &[f32], k
 unsafe fn sums<L: Lanes, const H: usize>(left: &[f32], right: &[f32], ks: usize, end: &End) {
     // SAFETY: the caller's promise covers every access.
     unsafe {
+        let mut sums = [[L::zero(); 2]; H];
+        let (left, right) = (left.as_ptr(), right.as_ptr());
+        let rest = ks - ks.min(LAST);
+        add_steps::<L, H>(&mut sums, left, right, rest);
         for h in 0..H {
             L::prefetch(end.out.add(h * end.stride));
         }
-        let mut sums = [[L::zero(); 2]; H];
-        let (mut left, mut right) = (left.as_ptr(), right.as_ptr());
-        for _ in 0..ks {
-            let columns = [L::load(right), L::load(right.add(L::WIDTH))];
-            L::prefetch_near(left.wrapping_add(AHEAD * L::WIDTH));
-            for (h, sums) in sums.iter_mut().enumerate() {
-                let value = L::splat(left.add(h));
-                sums[0] = L::mul_add(value, columns[0], sums[0]);
-                sums[1] = L::mul_add(value, columns[1], sums[1]);
-            }
-            left = left.add(L::WIDTH);
-            right = right.add(2 * L::WIDTH);
-        }
+        let (left, right) = (left.add(rest * L::WIDTH), right.add(rest * 2 * L::WIDTH));
+        add_steps::<L, H>(&mut sums, left, right, ks - rest);
         if !end.sum.is_null() {
             for (h, sums) in sums.iter_mut().enumerate() {
                 sums[0] = L::add(sums[0], L::load(end.sum.add(h * end.stride)));
@@ -229,6 +226,33 @@ unsafe fn sums<L: Lanes, const H: usize>(left: &[f32], right: &[f32], ks: usize,
         for (h, sums) in sums.iter().enumerate() {
             L::store(end.out.add(h * end.stride), sums[0]);
             L::store(end.out.add(h * end.stride + L::WIDTH), sums[1]);
+        }
+    }
+}
+
+/// Adds the products of `steps` packed steps.
+///
+/// # Safety
+/// As for [`sums`].
+#[inline(always)]
+unsafe fn add_steps<L: Lanes, const H: usize>(
+    sums: &mut [[L::V; 2]; H],
+    mut left: *const f32,
+    mut right: *const f32,
+    steps: usize,
+) {
+    for _ in 0..steps {
+        // SAFETY: the caller's promise covers every access.
+        unsafe {
+            let columns = [L::load(right), L::load(right.add(L::WIDTH))];
+            L::prefetch_near(left.wrapping_add(AHEAD * L::WIDTH));
+            for (h, sums) in sums.iter_mut().enumerate() {
+                let value = L::splat(left.add(h));
+                sums[0] = L::mul_add(value, columns[0], sums[0]);
+                sums[1] = L::mul_add(value, columns[1], sums[1]);
+            }
+            left = left.add(L::WIDTH);
+            right = right.add(2 * L::WIDTH);
         }
     }
 }

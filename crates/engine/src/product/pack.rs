@@ -25,7 +25,7 @@ pub(super) fn with_panel<R>(work: impl FnOnce(&mut [f32]) -> R) -> R {
 
 /// Packs rows `row..row + L::ROWS` of `left` at `depth`; each `k` takes `L::WIDTH` values, of which a tile reads `ROWS`.
 pub(super) fn left<L: Lanes>(left: &Matrix<'_>, row: usize, depth: Span, strip: &mut [f32]) {
-    let ks = depth.to - depth.from;
+    let ks = depth.len();
     let rows = L::ROWS.min(left.rows - row);
     assert!(strip.len() >= ks * L::WIDTH);
     // The fast way moves whole squares and so may read up to `WIDTH` rows.

@@ -49,13 +49,14 @@ pub(super) struct Segment<'a> {
 }
 
 impl Blocks {
+    /// `depth` is not zero: a sum of no products has no blocks.
     pub(super) fn new(depth: usize) -> Self {
-        let size = depth.div_ceil(depth.div_ceil(DEPTH).max(1)).next_multiple_of(GRAIN);
+        let size = depth.div_ceil(depth.div_ceil(DEPTH)).next_multiple_of(GRAIN);
         Self { depth, size }
     }
 
     pub(super) fn count(self) -> usize {
-        self.depth.div_ceil(self.size.max(1))
+        self.depth.div_ceil(self.size)
     }
 
     /// The depth that block `index` covers.

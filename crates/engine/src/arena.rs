@@ -132,6 +132,7 @@ pub struct Usage {
 pub struct Arena {
     memory: Memory,
     layout: Layout,
+    moment: AtomicUsize,
     live_bytes: AtomicUsize,
     live_buffers: AtomicUsize,
 }
@@ -141,11 +142,19 @@ impl Arena {
     pub fn new(layout: Layout) -> std::io::Result<Self> {
         assert_eq!(layout.places.len(), layout.requests.len(), "a layout is placed before it is used");
         let memory = Memory::zeroed(layout.total)?;
-        Ok(Self { memory, layout, live_bytes: AtomicUsize::new(0), live_buffers: AtomicUsize::new(0) })
+        let [moment, live_bytes, live_buffers] = [const { AtomicUsize::new(0) }; 3];
+        Ok(Self { memory, layout, moment, live_bytes, live_buffers })
     }
 
-    /// The buffers of `slots`, all at once.
+    /// The buffers of `slots`, all at once. Each must be needed at the moment that was reached: at any other its place may
+    /// hold another buffer, which tests would show only where the two happen to meet.
     pub fn get<const N: usize>(&mut self, slots: [Slot; N]) -> [&mut [f32]; N] {
+        let moment = *self.moment.get_mut();
+        for Slot(index) in slots {
+            let Request { life: (first, last), len, .. } = self.layout.requests[index];
+            let alive = (first..=last).contains(&moment) || len == 0;
+            debug_assert!(alive, "buffer {index} lives from {first} to {last}, not at moment {moment}");
+        }
         let places = slots.map(|Slot(index)| self.layout.places[index].clone());
         match self.memory.values().get_disjoint_mut(places) {
             Ok(buffers) => buffers,
@@ -153,8 +162,9 @@ impl Arena {
         }
     }
 
-    /// Tells the arena how far the step is, for [`Arena::usage`].
+    /// Tells the arena how far the step is.
     pub fn reach(&self, moment: usize) {
+        self.moment.store(moment, Ordering::Relaxed);
         let (bytes, count) = self.layout.alive(moment);
         self.live_bytes.store(bytes, Ordering::Relaxed);
         self.live_buffers.store(count, Ordering::Relaxed);
@@ -216,6 +226,7 @@ mod tests {
         let (layout, slots) = sample();
         let mut arena = Arena::new(layout).unwrap();
         let [kept, early, _, short] = slots;
+        arena.reach(1);
         for (value, buffer) in (1..).zip(arena.get([kept, early, short])) {
             buffer.fill(value as f32);
         }
@@ -227,8 +238,18 @@ mod tests {
     #[test]
     #[should_panic(expected = "share memory")]
     fn two_buffers_in_one_place_are_refused() {
-        let (layout, [_, early, late, _]) = sample();
-        Arena::new(layout).unwrap().get([early, late]);
+        let (layout, [kept, ..]) = sample();
+        Arena::new(layout).unwrap().get([kept, kept]);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "buffer 1 lives from 0 to 1, not at moment 2")]
+    fn a_buffer_is_refused_after_its_life() {
+        let (layout, [_, early, ..]) = sample();
+        let mut arena = Arena::new(layout).unwrap();
+        arena.reach(2);
+        arena.get([early]);
     }
 
     #[test]

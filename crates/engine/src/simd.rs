@@ -34,7 +34,16 @@ impl Isa {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     fn detect() -> Self {
         let has = |all: &[bool]| all.iter().all(|&one| one);
-        let avx2 = [is_x86_feature_detected!("avx2"), is_x86_feature_detected!("fma")];
+        // All that `x86` compiles for: a virtual machine may hide any one of them.
+        let avx2 = [
+            is_x86_feature_detected!("avx2"),
+            is_x86_feature_detected!("fma"),
+            is_x86_feature_detected!("f16c"),
+            is_x86_feature_detected!("bmi1"),
+            is_x86_feature_detected!("bmi2"),
+            is_x86_feature_detected!("popcnt"),
+            is_x86_feature_detected!("lzcnt"),
+        ];
         let avx512 = [
             is_x86_feature_detected!("avx512f"),
             is_x86_feature_detected!("avx512bw"),

@@ -38,9 +38,10 @@ pub struct Gradients<'a> {
     pub head: Option<&'a mut [f32]>,
 }
 
-/// Values of scratch that [`run`] needs for `rows` labelled rows of `width` values.
+/// Values of scratch that [`run`] needs for up to `rows` labelled rows of `width` values.
 pub fn scratch_len(rows: usize, width: usize, vocabulary: usize) -> usize {
-    let rows = chunk_rows(rows);
+    // Not the chunk of `rows`: of 600 rows that is 300, but of 500 it is 500.
+    let rows = rows.min(CHUNK);
     let slice = vocabulary.min(SLICE);
     let packed = [
         product::scratch_len(rows, width),
@@ -326,16 +327,41 @@ mod tests {
 
     #[test]
     fn the_gradients_are_those_of_finite_differences_across_chunks_and_slices() {
-        for (rows, width, vocabulary) in [(CHUNK + 3, 6, 40), (2, 3, 2 * SLICE + 5)] {
-            let case = case(5, rows, width, vocabulary, StoredAs::F32);
+        for (rows, width, vocabulary, stored) in [
+            (CHUNK + 3, 6, 40, StoredAs::F32),
+            (2, 3, 2 * SLICE + 5, StoredAs::F32),
+            (3, 64, SLICE + 7, StoredAs::Bf16),
+        ] {
+            let case = case(5, rows, width, vocabulary, stored);
             let whole = case.head.to_f32();
-            let mut grad_hidden = vec![f32::NAN; case.hidden.len()];
             let mut grad_head = vec![0.0; whole.len()];
-            let gradients = Gradients { scale: 0.5, hidden: &mut grad_hidden, head: Some(&mut grad_head) };
-            run(&case.head, &case.hidden, &case.labels, Some(gradients), &mut scratch(&case)).unwrap();
-            let loss = |head: &[f64], hidden: &[f64]| 0.5 * reference(head, hidden, &case.labels, width).0;
-            assert_gradient("hidden", &grad_hidden, &case.hidden, |hidden| loss(&to_f64(&whole), hidden));
-            assert_gradient("head", &grad_head, &whole, |head| loss(head, &to_f64(&case.hidden)));
+            // A frozen head takes another way: its gradients are made while the highest logit is still being sought.
+            for trained in [false, true] {
+                let mut grad_hidden = vec![f32::NAN; case.hidden.len()];
+                let head = trained.then_some(&mut grad_head[..]);
+                let gradients = Gradients { scale: 0.5, hidden: &mut grad_hidden, head };
+                run(&case.head, &case.hidden, &case.labels, Some(gradients), &mut scratch(&case)).unwrap();
+                let loss = |hidden: &[f64]| 0.5 * reference(&to_f64(&whole), hidden, &case.labels, width).0;
+                assert_gradient("hidden", &grad_hidden, &case.hidden, loss);
+            }
+            let loss = |head: &[f64]| 0.5 * reference(head, &to_f64(&case.hidden), &case.labels, width).0;
+            assert_gradient("head", &grad_head, &whole, loss);
+        }
+    }
+
+    #[test]
+    fn scratch_for_many_rows_is_enough_for_fewer() {
+        let width = 8;
+        let most = case(10, CHUNK + 90, width, 30, StoredAs::F32);
+        let mut scratch = scratch(&most);
+        for rows in [0, 1, CHUNK / 2 + 46, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK + 90] {
+            let (hidden, labels) = (&most.hidden[..rows * width], &most.labels[..rows]);
+            let mut grad_hidden = vec![f32::NAN; hidden.len()];
+            let gradients = Gradients { scale: 1.0, hidden: &mut grad_hidden, head: None };
+            let totals = run(&most.head, hidden, labels, Some(gradients), &mut scratch).unwrap();
+            let (loss, _) = reference(&to_f64(&most.head.to_f32()), &to_f64(hidden), labels, width);
+            assert!((totals.loss - loss).abs() < 2e-6 * loss.abs() + 1e-5, "{rows} rows");
+            assert!(grad_hidden.iter().all(|value| value.is_finite()));
         }
     }
 

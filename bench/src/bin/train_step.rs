@@ -8,11 +8,10 @@
 
 use anyhow::{Context, Result, bail};
 use garden_bench::{processor_seconds, resident};
-use garden_engine::StoredAs;
 use garden_engine::product::{self, Matrix, Output, Right, Start, Term, multiply};
 use garden_model::compute::{MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes};
 use garden_model::init::{Plan, Preset};
-use garden_model::{Adapter, Checkpoint, Held, ModelConfig, ModelWeights, Precision};
+use garden_model::{Adapter, Checkpoint, ModelConfig, ModelWeights, Precision};
 use garden_train::optimizer::{AdamSettings, Optimizer, OptimizerKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -82,9 +81,9 @@ struct Run {
 
 impl Run {
     fn new(model: &Path, adapter: &Path, batch: &Path, precision: &str, recompute: &str) -> Result<Self> {
-        let (precision, matrices) = match precision {
-            "f32" => (Precision::AsStored, StoredAs::F32),
-            "nf4" => (Precision::Bits4, StoredAs::Nf4),
+        let precision = match precision {
+            "f32" => Precision::AsStored,
+            "nf4" => Precision::Bits4,
             other => bail!("{other}: f32 or nf4"),
         };
         let recompute = match recompute {
@@ -95,9 +94,9 @@ impl Run {
         let process = usize::try_from(resident()?.peak)?;
         let config = ModelConfig::read(model)?;
         let checkpoint = Checkpoint::open(model)?;
+        let held = checkpoint.stored(&config)?.loaded(precision);
         let weights = ModelWeights::load(&checkpoint, &config, precision, |_| {})?;
         drop(checkpoint);
-        let others = weights.text.embedding.stored_as();
         let adapter = Adapter::read(adapter, &config)?;
         let lora = adapter.settings.clone();
         let mut model = Model::with_adapter(config, weights, adapter);
@@ -117,7 +116,7 @@ impl Run {
         session.visit(&mut model, &mut |tensor| lengths.push(tensor.values.len()));
         let optimizer = Optimizer::new(OptimizerKind::Adamw, ADAM, lengths);
         let request = PlanRequest {
-            held: Held { matrices, others },
+            held,
             lora: Some(&lora),
             optimizer_bytes: |values| OptimizerKind::Adamw.bytes(values),
             shapes,

@@ -7,9 +7,9 @@
 pub(crate) mod bnb;
 
 use crate::config::ModelConfig;
+use crate::held::Held;
 use crate::parameters::{Parameter, canonical, parameters};
 use crate::tensor_file::{Dtype, TensorEntry, TensorFile, TensorFileError};
-use crate::weights::Held;
 pub use bnb::NF4_PARTS;
 use garden_engine::{SharedBytes, Storage, StoredAs};
 use serde::Deserialize;
@@ -129,22 +129,9 @@ impl Checkpoint {
         bnb::is_quantized(self, name)
     }
 
-    /// How the matrices lie in the files: where types are mixed, as the first that is not f32. What is counted on with f32
-    /// alone must hold for every matrix.
+    /// How the tensors lie in the files.
     pub fn stored(&self, config: &ModelConfig) -> Result<Held, CheckpointError> {
-        let list = parameters(config);
-        let of_kind = |quantizable: bool| {
-            let chosen = list.iter().filter(|parameter| parameter.shape.len() > 1);
-            let chosen = chosen.filter(|parameter| parameter.quantizable == quantizable);
-            for parameter in chosen {
-                match self.stored_as(parameter)? {
-                    StoredAs::F32 => {}
-                    other => return Ok::<_, TensorFileError>(other),
-                }
-            }
-            Ok(StoredAs::F32)
-        };
-        Ok(Held { matrices: of_kind(true)?, others: of_kind(false)? })
+        Ok(Held::new(config, |parameter| self.stored_as(parameter))?)
     }
 
     fn stored_as(&self, parameter: &Parameter) -> Result<StoredAs, TensorFileError> {

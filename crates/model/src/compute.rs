@@ -13,6 +13,7 @@ mod plan;
 mod session;
 mod slots;
 mod text;
+mod training;
 mod vision;
 
 pub use batch::{BatchError, PackedBatch};

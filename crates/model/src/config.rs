@@ -6,9 +6,11 @@
 
 mod file;
 
-use crate::weights::Held;
+use crate::held::Held;
+use crate::parameters::Parameter;
 use garden_engine::StoredAs;
 use serde::Deserialize;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 /// A config.json is a few kilobytes; anything beyond this is not one.
@@ -156,7 +158,12 @@ impl ModelConfig {
             _ => StoredAs::F32,
         };
         let four_bits = self.quantization.as_ref().is_some_and(|quantization| quantization.load_in_4bit);
-        Held { matrices: if four_bits { StoredAs::Nf4 } else { others }, others }
+        let of = |parameter: &Parameter| match four_bits && parameter.quantizable {
+            true => Ok::<_, Infallible>(StoredAs::Nf4),
+            false => Ok(others),
+        };
+        let Ok(held) = Held::new(self, of);
+        held
     }
 
     /// Reads `config.json` of the folder `dir`.

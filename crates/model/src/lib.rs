@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod compute;
 pub mod config;
 pub mod files;
+mod held;
 pub mod init;
 pub mod inspect;
 pub mod lora;
@@ -22,6 +23,7 @@ pub mod windows;
 
 pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
+pub use held::Held;
 pub use lora::{Adapter, LayerGroups, LoraPair, LoraSettings};
 pub use parameters::{Linear, Parameter, Part, Role};
-pub use weights::{Held, ModelWeights, Precision};
+pub use weights::{ModelWeights, Precision};

@@ -27,29 +27,6 @@ pub enum Precision {
     Bits4,
 }
 
-/// How the weights of a loaded model lie in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The matrices of attention and MLP.
-    pub matrices: StoredAs,
-    /// The other matrices: embedding, merger, head.
-    pub others: StoredAs,
-}
-
-impl Precision {
-    /// How weights that lie in the files as `stored` are held.
-    pub fn held(self, stored: Held) -> Held {
-        let in_16_bits = |stored| if stored == StoredAs::F32 { StoredAs::Bf16 } else { stored };
-        match self {
-            Self::AsStored => stored,
-            Self::F32 => Held { matrices: StoredAs::F32, others: StoredAs::F32 },
-            Self::Bits16 => Held { matrices: in_16_bits(stored.matrices), others: in_16_bits(stored.others) },
-            Self::Bits8 => Held { matrices: StoredAs::Int8, ..stored },
-            Self::Bits4 => Held { matrices: StoredAs::Nf4, ..stored },
-        }
-    }
-}
-
 /// A linear layer: a matrix and perhaps a bias.
 #[derive(Debug, Clone)]
 pub struct LinearWeights {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_model, lora_model, relative};
-use garden_model::Precision;
 use garden_model::compute::{LossSums, MemoryPlan, Model, PlanRequest, Recompute, Session, Shapes, Stage};
+use garden_model::{LoraSettings, Precision};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
@@ -238,20 +238,24 @@ fn steps_seen(batches: &[String], golden: &Golden, step: usize, vision: bool) ->
     (0..=step).filter(|&at| !vision || has_pictures(at)).count() as i32
 }
 
+fn request<'a>(golden: &Golden, lora: &'a LoraSettings) -> PlanRequest<'a> {
+    PlanRequest {
+        held: golden.config().stored(),
+        lora: Some(lora),
+        optimizer_bytes: |values| 8 * values,
+        shapes: SHAPES,
+        batches: 0,
+        process: 0,
+    }
+}
+
 #[test]
 fn the_plan_is_the_arenas_own_layout() {
     for (golden, _) in goldens() {
         let model = lora_model(&golden, "both");
         let settings = &model.adapter().unwrap().settings;
         for recompute in [Recompute::Never, Recompute::Always] {
-            let request = PlanRequest {
-                held: golden.config().stored(),
-                lora: Some(settings),
-                optimizer_bytes: |values| 8 * values,
-                shapes: SHAPES,
-                batches: 0,
-                process: 0,
-            };
+            let request = request(&golden, settings);
             let plan = MemoryPlan::new(&golden.config(), &request, recompute).unwrap();
             let session = Session::new(&model, SHAPES, recompute).unwrap();
             assert_eq!(plan.arena(), session.usage().peak_bytes);
@@ -371,10 +375,10 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
         let mut others_silent = whole;
         let silent = others_silent.pairs.iter_mut().filter(|pair| !trained(&pair.module));
         silent.for_each(|pair| pair.b.fill(0.0));
-        let gradients = |adapter| {
+        let gradients = |adapter, recompute| {
             let weights = load_model(&golden, PLAIN, Precision::AsStored);
             let mut model = Model::with_adapter(golden.config(), weights, adapter);
-            let mut session = Session::new(&model, SHAPES, Recompute::Always).unwrap();
+            let mut session = Session::new(&model, SHAPES, recompute).unwrap();
             session.step(&model, &packed.batch(), 1.0, 0).unwrap();
             let mut all = std::collections::BTreeMap::new();
             session.visit(&mut model, &mut |tensor| {
@@ -382,7 +386,9 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
             });
             all
         };
-        let (alone, among) = (gradients(chosen), gradients(others_silent));
+        let alone = gradients(chosen.clone(), Recompute::Always);
+        assert_eq!(alone, gradients(chosen, Recompute::Never), "{pattern}: kept");
+        let among = gradients(others_silent, Recompute::Always);
         assert_eq!(alone.len(), 2 * targets.len());
         for (name, gradient) in alone {
             assert!(gradient.iter().any(|&value| value != 0.0), "{pattern}: {name} gets no gradient");
@@ -390,6 +396,39 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
             assert!(difference < 1e-4, "{pattern}: {name} differs by {difference}");
         }
     }
+}
+
+#[test]
+fn nothing_is_kept_below_the_lowest_trained_layer() {
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let config = golden.config();
+    let layers = config.text.layers;
+    let plan = |pattern: &str| {
+        let mut lora = adapter(&golden, "both").settings;
+        lora.target_modules = pattern.to_owned();
+        let request = request(&golden, &lora);
+        let plan = MemoryPlan::new(&config, &request, Recompute::Never).unwrap();
+        let mut chosen = adapter(&golden, "both");
+        let targets = lora.targets(&config).unwrap();
+        chosen.pairs.retain(|pair| targets.iter().any(|linear| linear.module == pair.module));
+        chosen.settings = lora;
+        let weights = load_model(&golden, PLAIN, Precision::AsStored);
+        let session = Session::new(
+            &Model::with_adapter(config.clone(), weights, chosen),
+            SHAPES,
+            plan.session_recompute(),
+        );
+        assert_eq!(plan.arena(), session.unwrap().usage().peak_bytes, "{pattern}");
+        plan
+    };
+    let all = plan(r".*language_model\..*q_proj");
+    let last = plan(&format!(r".*language_model\.layers\.{}\..*q_proj", layers - 1));
+    let first = plan(r".*language_model\.layers\.0\..*q_proj");
+    assert_eq!((all.blocks, first.blocks, last.blocks), (layers, layers, 1));
+    assert_eq!(first.activations, all.activations);
+    assert!(last.activations < all.activations, "{} of {}", last.activations, all.activations);
+    let through_vision = plan(r".*visual\.blocks\.1\.attn\.qkv");
+    assert_eq!(through_vision.blocks, layers + config.vision.depth - 1);
 }
 
 #[test]

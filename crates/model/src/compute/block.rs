@@ -10,7 +10,8 @@ pub(super) use backward::{Trained, input_gradient};
 
 use super::cache::Past;
 use super::model::{Block, Projection};
-use super::slots::{Kept, Training, Work};
+use super::slots::{Kept, Work};
+use super::training::Training;
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Slot};
 use garden_engine::ops::attention::{self, Rows};

@@ -4,7 +4,7 @@
 //! passes see them and the list of trainable tensors, always in the same order. A gradient belongs to a tensor by
 //! its number in that list.
 
-use super::slots::Training;
+use super::training::Training;
 use crate::config::ModelConfig;
 use crate::lora::Adapter;
 use crate::parameters::{Parameter, parameters};
@@ -173,14 +173,12 @@ impl Model {
     }
 
     pub(super) fn training(&self) -> Training {
-        let rank = self.adapter.as_ref().map_or(0, |adapter| adapter.settings.rank);
-        let has = |part: &str| self.pairs.keys().any(|module| module.starts_with(part));
-        let through_vision = self.full || has("model.visual.");
-        let rank = [("model.visual.", rank), ("model.language_model.", rank)]
-            .map(|(part, rank)| if has(part) { rank } else { 0 });
-        let dropout = self.adapter.as_ref().is_some_and(|adapter| adapter.settings.dropout > 0.0);
         let divided = self.divided();
-        Training { rank, full: self.full, through_vision, dropout, divided, backward: true }
+        if self.full {
+            return Training::full(divided);
+        }
+        let settings = self.adapter.as_ref().map(|adapter| &adapter.settings);
+        Training::pairs(self.pairs.keys().map(String::as_str), settings, divided)
     }
 
     /// Whether every MLP can be computed a part of its inner width after another.
@@ -189,17 +187,6 @@ impl Model {
         let mlps =
             vision.blocks.iter().map(|block| &block.mlp).chain(text.layers.iter().map(|layer| &layer.mlp));
         mlps.map(|mlp| mlp.down.weight.stored_as()).all(Linear::divides_inputs)
-    }
-
-    /// The lowest block of each tower in which something is trained: below it no gradient is needed.
-    pub(super) fn lowest_trained(&self, tower: &str) -> usize {
-        if self.full {
-            return 0;
-        }
-        let index = |module: &String| -> Option<usize> {
-            module.strip_prefix(tower)?.split('.').next()?.parse().ok()
-        };
-        self.pairs.keys().filter_map(index).min().unwrap_or(usize::MAX)
     }
 
     pub(super) fn id(&self, name: &str) -> Option<usize> {

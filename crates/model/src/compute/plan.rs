@@ -4,14 +4,13 @@
 //! The activations are those of the arena's own layout, so the plan and the run cannot disagree about them.
 
 use super::session::{Recompute, SessionError, choose};
-use super::slots::{Shapes, Training};
+use super::slots::Shapes;
+use super::training::Training;
 use crate::config::ModelConfig;
+use crate::held::Held;
 use crate::lora::{LoraError, LoraSettings};
-use crate::parameters::{Part, parameters};
-use crate::weights::Held;
+use crate::parameters::parameters;
 use garden_engine::arena::Purpose;
-use garden_engine::ops::linear::Linear;
-use garden_engine::stored_bytes;
 
 /// How a run holds and trains its model.
 #[derive(Debug, Clone)]
@@ -83,19 +82,11 @@ impl MemoryPlan {
 
     /// What a session must be told to do as this plan says.
     pub fn session_recompute(&self) -> Recompute {
-        Recompute::Within(self.arena())
+        Recompute::Keep(self.blocks - self.recomputed_blocks)
     }
 
     fn without_arena(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Self, PlanError> {
         let list = parameters(config);
-        let weights = list.iter().map(|parameter| {
-            let (rows, cols) = (parameter.shape[0], parameter.shape[1..].iter().product());
-            match (parameter.shape.len(), parameter.quantizable) {
-                (1, _) => 4 * rows,
-                (_, true) => stored_bytes(rows, cols, request.held.matrices),
-                (_, false) => stored_bytes(rows, cols, request.held.others),
-            }
-        });
         let trained: Vec<usize> = match request.lora {
             Some(lora) => {
                 let sides = |linear: &crate::Linear| [lora.rank * linear.inputs, linear.outputs * lora.rank];
@@ -106,7 +97,7 @@ impl MemoryPlan {
         let values: usize = trained.iter().sum();
         Ok(Self {
             process: request.process,
-            weights: weights.sum(),
+            weights: request.held.bytes(),
             adapters: if request.lora.is_some() { 4 * values } else { 0 },
             gradients: 4 * values,
             optimizer: trained.into_iter().map(request.optimizer_bytes).sum(),
@@ -191,20 +182,8 @@ pub enum PlanError {
 }
 
 fn training(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Training, LoraError> {
-    let divided = Linear::divides_inputs(request.held.matrices);
-    let Some(lora) = request.lora else {
-        return Ok(Training {
-            rank: [0; 2],
-            full: true,
-            through_vision: true,
-            dropout: false,
-            divided,
-            backward: true,
-        });
-    };
+    let divided = request.held.divided();
+    let Some(lora) = request.lora else { return Ok(Training::full(divided)) };
     let targets = lora.targets(config)?;
-    let rank = [Part::Vision, Part::Language]
-        .map(|part| if targets.iter().any(|linear| linear.part == part) { lora.rank } else { 0 });
-    let through_vision = rank[0] > 0;
-    Ok(Training { rank, full: false, through_vision, dropout: lora.dropout > 0.0, divided, backward: true })
+    Ok(Training::pairs(targets.iter().map(|linear| &*linear.module), Some(lora), divided))
 }

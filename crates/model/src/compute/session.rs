@@ -5,7 +5,8 @@
 
 use super::batch::{BatchError, PackedBatch, Prepared};
 use super::model::{Gradients, Model, TrainableTensor};
-use super::slots::{Clock, Planned, Shapes, StepSlots, Training, plan};
+use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
+use super::training::Training;
 use super::{text, vision};
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Usage};
@@ -20,6 +21,8 @@ pub enum Recompute {
     Never,
     /// Every block is computed again.
     Always,
+    /// Of all blocks that backward visits, so many are kept.
+    Keep(usize),
     /// As few blocks are computed again as fit an arena of so many bytes.
     Within(usize),
 }
@@ -232,11 +235,12 @@ pub(super) fn choose(
     shapes: Shapes,
     recompute: Recompute,
 ) -> Result<Planned, SessionError> {
-    let visited = config.text.layers + if training.through_vision { config.vision.depth } else { 0 };
+    let visited = training.visited(config).iter().sum();
     let with = |kept| plan(config, shapes, training, kept);
     let budget = match recompute {
         Recompute::Never => return Ok(with(visited)),
         Recompute::Always => return Ok(with(0)),
+        Recompute::Keep(blocks) => return Ok(with(blocks)),
         Recompute::Within(budget) => budget,
     };
     let smallest = with(0);

@@ -5,6 +5,7 @@
 //! it to the last that reads it, and the arena lets others have its place before and after.
 
 use super::block::BlockShape;
+use super::training::Training;
 use crate::config::ModelConfig;
 use garden_engine::arena::{Layout, Purpose, Slot};
 use garden_engine::ops::{linear, loss};
@@ -19,23 +20,6 @@ pub struct Shapes {
     pub patches: usize,
     /// Tokens with a label.
     pub labels: usize,
-}
-
-/// What is trained, as far as memory is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Training {
-    /// Rank of the pairs in the vision tower and in the language model; zero for none.
-    pub rank: [usize; 2],
-    /// Whether weights themselves are trained.
-    pub full: bool,
-    /// Whether gradients go down into the vision tower.
-    pub through_vision: bool,
-    /// Whether the pairs drop some of their inputs.
-    pub dropout: bool,
-    /// Whether the weights allow for an MLP in parts.
-    pub divided: bool,
-    /// Whether there is a backward at all.
-    pub backward: bool,
 }
 
 /// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention once more where
@@ -188,8 +172,9 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     let vision_shape = BlockShape::vision(config, training);
     let text_shape = BlockShape::text(config, training);
     // Backward visits language layers from the last, then vision blocks from the last: the ones it needs first are kept.
-    let text_kept = kept.min(clock.layers);
-    let vision_kept = kept.saturating_sub(clock.layers).min(clock.depth);
+    let [vision_visited, text_visited] = training.visited(config);
+    let text_kept = kept.min(text_visited);
+    let vision_kept = kept.saturating_sub(text_visited).min(vision_visited);
     let vision_end = if training.through_vision { clock.end() } else { clock.merger() };
     let vision = tower(
         &mut layout,
@@ -197,11 +182,12 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
         Rows { all: shapes.patches, picked: None },
         Times {
             forward: &|block| clock.vision_forward(block),
-            backward: training.through_vision.then_some(&|block| clock.vision_backward(block)),
+            backward: (vision_visited > 0).then_some(&|block| clock.vision_backward(block)),
+            lowest: training.lowest[0],
             start: clock.patches(),
             table_end: vision_end,
             output_end: if training.through_vision { clock.merger_backward() } else { clock.merger() },
-            grad: (clock.merger_backward(), clock.end()),
+            grad: training.through_vision.then_some((clock.merger_backward(), clock.end())),
         },
         clock.depth,
         vision_kept,
@@ -213,11 +199,12 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
         Rows { all: shapes.tokens, picked: Some(shapes.labels) },
         Times {
             forward: &|layer| clock.text_forward(layer),
-            backward: training.backward.then_some(&|layer| clock.text_backward(layer)),
+            backward: (text_visited > 0).then_some(&|layer| clock.text_backward(layer)),
+            lowest: training.lowest[1],
             start: clock.embedding(),
             table_end: clock.merger_backward(),
             output_end: clock.head(),
-            grad: (clock.head(), clock.merger_backward()),
+            grad: training.backward.then_some((clock.head(), clock.merger_backward())),
         },
         clock.layers,
         text_kept,
@@ -251,11 +238,14 @@ impl BlockRows {
 struct Times<'a> {
     forward: &'a dyn Fn(usize) -> usize,
     backward: Option<&'a dyn Fn(usize) -> usize>,
+    /// The lowest block that backward visits.
+    lowest: usize,
     start: usize,
     table_end: usize,
     /// Last moment that reads the output of the last block.
     output_end: usize,
-    grad: (usize, usize),
+    /// The moments between which there is a gradient of the rows, if there ever is.
+    grad: Option<(usize, usize)>,
 }
 
 /// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and through attention.
@@ -293,7 +283,8 @@ fn tower(
         let filled = if block == 0 { times.start } else { now - 1 };
         let picked = rows.picked.filter(|_| block + 1 == count);
         let block_rows = BlockRows { before: rows.all, picked };
-        let back = times.backward.map(|backward| backward(block));
+        let visited = times.backward.filter(|_| block >= times.lowest);
+        let back = visited.map(|backward| backward(block));
         let input_end = back.map_or(now, |back| back + 2);
         let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=input_end);
         let keep = back.filter(|_| block + kept >= count);
@@ -326,8 +317,8 @@ fn tower(
         output: layout.request(Purpose::Work, given * shape.width, last..=times.output_end),
         cos: layout.request(Purpose::Activation, table, times.start..=times.table_end),
         sin: layout.request(Purpose::Activation, table, times.start..=times.table_end),
-        grad: match times.backward {
-            Some(_) => layout.request(Purpose::Work, rows.all * shape.width, times.grad.0..=times.grad.1),
+        grad: match times.grad {
+            Some((from, to)) => layout.request(Purpose::Work, rows.all * shape.width, from..=to),
             None => layout.request(Purpose::Work, 0, 0..=0),
         },
     }

@@ -131,7 +131,7 @@ pub(super) fn backward(
     let (model, slots, clock) = (step.model, step.slots, step.clock);
     let width = model.config().text.hidden_size;
     let below = step.training.through_vision;
-    let lowest = if below { 0 } else { model.lowest_trained("model.language_model.layers.") };
+    let lowest = step.training.lowest[1];
     for index in (0..model.config().text.layers).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || below;
         let pass = pass(step, index, clock.text_backward(index));

@@ -144,7 +144,7 @@ pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradi
     }
     arena.reach(clock.merger_backward());
     merge_backward(step, arena, gradients);
-    let lowest = model.lowest_trained("model.visual.blocks.");
+    let lowest = step.training.lowest[0];
     for index in (0..model.config().vision.depth).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || step.training.full;
         let pass = pass(step, index, clock.vision_backward(index));

@@ -43,7 +43,7 @@ const MARGIN: u64 = 20;
 const TOKEN: usize = 16;
 
 /// What a plan must know of a model besides its sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// How the weights lie in the files.
     pub stored: Held,
@@ -187,7 +187,7 @@ pub fn plan(
         Method::Full => None,
     };
     let request = PlanRequest {
-        held: run.weights_precision().held(source.stored),
+        held: source.stored.loaded(run.weights_precision()),
         lora: lora.as_ref(),
         optimizer_bytes: match run.optimizer {
             OptimizerKind::Adamw => |values| OptimizerKind::Adamw.bytes(values),

@@ -24,6 +24,8 @@ pub struct Sampler {
     penalty: f32,
     stream: Stream,
     drawn: u64,
+    /// The logits after the penalty; its room stays for the next token.
+    penalised: Vec<f32>,
 }
 
 impl Sampler {
@@ -36,7 +38,7 @@ impl Sampler {
         if !(penalty.is_finite() && penalty > 0.0) {
             return Err(SampleError::Penalty(penalty));
         }
-        Ok(Self { temperature, penalty, stream: Stream::new(seed, "sample"), drawn: 0 })
+        Ok(Self { temperature, penalty, stream: Stream::new(seed, "sample"), drawn: 0, penalised: Vec::new() })
     }
 
     /// The next token after `seen`.
@@ -44,7 +46,9 @@ impl Sampler {
         if self.penalty == 1.0 {
             return self.draw(logits);
         }
-        let mut penalised = logits.to_vec();
+        let mut penalised = std::mem::take(&mut self.penalised);
+        penalised.clear();
+        penalised.extend_from_slice(logits);
         for &token in seen {
             // From the untouched logits: a token counts once however often it was seen.
             if let Some(&logit) = logits.get(token as usize) {
@@ -52,7 +56,9 @@ impl Sampler {
                 penalised[token as usize] = logit * factor;
             }
         }
-        self.draw(&penalised)
+        let token = self.draw(&penalised);
+        self.penalised = penalised;
+        token
     }
 
     fn draw(&mut self, logits: &[f32]) -> u32 {

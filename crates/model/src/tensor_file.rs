@@ -140,7 +140,8 @@ impl TensorFile {
 #[allow(unsafe_code, reason = "mapping a file is unsafe for what others may do to the file meanwhile")]
 fn map_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to its `Mmap`. What must hold is that nobody shortens or rewrites the
-    // file while it is in use; checkpoints are written under another name and renamed, so a mapped one never changes.
+    // file while it is in use: we write checkpoints under another name and rename them, as the hub's own cache does; of
+    // files that others overwrite in place docs/troubleshooting.md warns.
     unsafe { Mmap::map(file) }
 }
 

@@ -38,7 +38,13 @@ impl Sampler {
         if !(penalty.is_finite() && penalty > 0.0) {
             return Err(SampleError::Penalty(penalty));
         }
-        Ok(Self { temperature, penalty, stream: Stream::new(seed, "sample"), drawn: 0, penalised: Vec::new() })
+        Ok(Self {
+            temperature,
+            penalty,
+            stream: Stream::new(seed, "sample"),
+            drawn: 0,
+            penalised: Vec::new(),
+        })
     }
 
     /// The next token after `seen`.

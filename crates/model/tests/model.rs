@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_model, lora_model, relative};
-use garden_model::compute::{LossSums, MemoryPlan, Model, PlanRequest, Recompute, Session, Shapes, Stage};
+use garden_model::compute::{
+    LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
+};
 use garden_model::{LoraSettings, Precision};
 
 /// Large enough for every golden batch.
@@ -394,6 +396,32 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
             assert!(gradient.iter().any(|&value| value != 0.0), "{pattern}: {name} gets no gradient");
             let difference = relative(&gradient, &among[&name]);
             assert!(difference < 1e-4, "{pattern}: {name} differs by {difference}");
+        }
+    }
+}
+
+/// The memory of the longest batch is that of every shorter one, however its rows are cut into chunks and tiles.
+#[test]
+fn a_session_takes_every_batch_up_to_its_longest() {
+    const LONGEST: usize = 700;
+    let (golden, _) = goldens().into_iter().next().unwrap();
+    let model = lora_model(&golden, "both");
+    let shapes = Shapes { tokens: LONGEST, patches: 0, labels: LONGEST - 1 };
+    let mut session = Session::new(&model, shapes, Recompute::Always).unwrap();
+    for tokens in (2..LONGEST).step_by(83).chain([512, 513, LONGEST]) {
+        let ids: Vec<u32> = (0..tokens as u32).map(|at| at % 60).collect();
+        for labelled in [1, tokens / 2, tokens - 1] {
+            let label = |at: usize| if at >= tokens - labelled { ids[at] as i32 } else { -100 };
+            let labels: Vec<i32> = (0..tokens).map(label).collect();
+            let segments = [0, tokens];
+            let batch =
+                PackedBatch { ids: &ids, labels: &labels, segments: &segments, patches: &[], grids: &[] };
+            let mut alone =
+                Session::new(&model, Shapes { tokens, patches: 0, labels: labelled }, Recompute::Always)
+                    .unwrap();
+            let sums = session.step(&model, &batch, 1.0, 0).unwrap();
+            assert_eq!(sums, alone.step(&model, &batch, 1.0, 0).unwrap(), "{labelled} labels of {tokens}");
+            assert_eq!(sums.tokens, labelled);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM as a request: finish the step, write a checkpoint, end.
 //!
-//! In come signals; out comes a reason to stop at the end of the step. A second signal ends the process at once, as it would have
+//! In come signals; out comes a reason to stop at the end of the step, or of a batch that is evaluated. A second signal ends the process at once, as it would have
 //! without us.
 
 use crate::trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState};
@@ -29,6 +29,12 @@ impl Interrupts {
         }
         Ok(Self { asked })
     }
+
+    fn look(&self, control: &mut Control) {
+        if self.asked.load(Ordering::Relaxed) && !control.must_end() {
+            control.stop = Some(StopReason::Interrupted);
+        }
+    }
 }
 
 impl Callback for Interrupts {
@@ -38,9 +44,12 @@ impl Callback for Interrupts {
         _: &StepFacts,
         control: &mut Control,
     ) -> Result<(), BoxError> {
-        if self.asked.load(Ordering::Relaxed) && control.stop.is_none() {
-            control.stop = Some(StopReason::Interrupted);
-        }
+        self.look(control);
+        Ok(())
+    }
+
+    fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
+        self.look(control);
         Ok(())
     }
 }

@@ -189,7 +189,7 @@ impl<'a> MemoryMonitor<'a> {
 }
 
 impl Callback for MemoryMonitor<'_> {
-    fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+    fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         if state.global_step > 0 {
             self.board
                 .report(Source::Socket, Progress { step: Some(state.global_step), ..Progress::default() });
@@ -222,6 +222,13 @@ impl Callback for MemoryMonitor<'_> {
         if (early_or_last || state.global_step.is_multiple_of(self.settings.every))
             && let Some(reason) = self.sample()?
         {
+            self.act(reason, control);
+        }
+        Ok(())
+    }
+
+    fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
+        if let Some(reason) = self.link.limit_notice() {
             self.act(reason, control);
         }
         Ok(())

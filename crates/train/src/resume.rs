@@ -78,7 +78,9 @@ pub fn choose(
     if let Some(checkpoint) = &chosen {
         screen.line(&format!("continuing from {}", checkpoint.path.display()));
     }
-    store.clear_unfinished()?;
+    if let Err(error) = store.clear_unfinished() {
+        screen.note(&format!("what a killed run left could not be removed: {error}"));
+    }
     Ok(chosen)
 }
 

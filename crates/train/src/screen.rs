@@ -130,7 +130,12 @@ impl<'a> ProgressDisplay<'a> {
 }
 
 impl Callback for ProgressDisplay<'_> {
-    fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+    fn on_note(&mut self, note: &str) -> Result<(), BoxError> {
+        self.screen.note(note);
+        Ok(())
+    }
+
+    fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta} left")?;
         self.screen.bar.reset();
         self.screen.bar.set_style(style.progress_chars(BLOCKS));

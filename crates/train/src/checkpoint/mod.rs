@@ -17,6 +17,7 @@ use std::{
 
 const PREFIX: &str = "checkpoint-";
 const UNFINISHED: &str = ".unfinished-checkpoint-";
+const REPLACED: &str = ".replaced-checkpoint-";
 
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +108,22 @@ impl CheckpointStore {
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let dir = dir.into();
         fs::create_dir_all(&dir).map_err(CheckpointError::io(&dir))?;
-        Ok(Self { dir })
+        let store = Self { dir };
+        store.put_back()?;
+        Ok(store)
+    }
+
+    /// Gives a checkpoint its name again that a kill caught while it was being replaced.
+    fn put_back(&self) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            let Some(step) = name.strip_prefix(REPLACED) else { continue };
+            let (replaced, path) = (self.dir.join(&name), self.dir.join(format!("{PREFIX}{step}")));
+            match path.exists() {
+                true => remove_folder(&replaced)?,
+                false => rename_if_there(&replaced, &path)?,
+            }
+        }
+        Ok(())
     }
 
     /// Writes the checkpoint of a step; `fill` is given an empty folder to write its files into.
@@ -145,10 +161,12 @@ impl CheckpointStore {
         fill(unfinished).map_err(|error| CheckpointError::Contents(error.into()))?;
         Manifest::seal(unfinished, step)?;
         let path = self.dir.join(format!("{PREFIX}{step}"));
-        // A checkpoint of the same step can only be a damaged one, or one that the run does not continue from.
-        remove_folder(&path)?;
+        // One of the same step stays until the new one has its name: a kill leaves one of the two.
+        let replaced = self.dir.join(format!("{REPLACED}{step}"));
+        rename_if_there(&path, &replaced)?;
         fs::rename(unfinished, &path).map_err(CheckpointError::io(&path))?;
         sync_folder(&self.dir)?;
+        remove_folder(&replaced)?;
         Ok(Checkpoint { step, path })
     }
 
@@ -184,9 +202,11 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Keeps the newest `limit` checkpoints, and `best` besides.
-    pub fn prune(&self, limit: usize, best: Option<u64>) -> Result<(), CheckpointError> {
-        let all = self.list()?;
+    /// Keeps the newest `limit` checkpoints up to that of step `written`, and `best` besides. Newer ones can only be damaged: counted
+    /// among the newest they would take the place of whole ones.
+    pub fn prune(&self, limit: usize, best: Option<u64>, written: u64) -> Result<(), CheckpointError> {
+        let mut all = self.list()?;
+        all.retain(|checkpoint| checkpoint.step <= written);
         let surplus = all.len().saturating_sub(limit.max(1));
         for checkpoint in all.into_iter().take(surplus).filter(|checkpoint| Some(checkpoint.step) != best) {
             // Out of sight first: a kill halfway must not leave something that looks like a checkpoint.
@@ -219,6 +239,15 @@ impl CheckpointStore {
 /// Makes a rename or a new file in a folder survive a power cut.
 pub(crate) fn sync_folder(dir: &Path) -> Result<(), CheckpointError> {
     fs::File::open(dir).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io(dir))
+}
+
+/// Renames a folder, over what a kill may have left under its new name.
+fn rename_if_there(from: &Path, to: &Path) -> Result<(), CheckpointError> {
+    if !from.exists() {
+        return Ok(());
+    }
+    remove_folder(to)?;
+    fs::rename(from, to).map_err(CheckpointError::io(from))
 }
 
 fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
@@ -322,10 +351,35 @@ mod tests {
     fn pruning_keeps_the_newest_and_the_best() {
         let (_dir, store) = store();
         (1..=6).for_each(|step| drop(write(&store, step)));
-        store.prune(2, Some(3)).unwrap();
+        store.prune(2, Some(3), 9).unwrap();
         assert_eq!(steps(&store), [3, 5, 6]);
-        store.prune(0, None).unwrap();
+        store.prune(0, None, 9).unwrap();
         assert_eq!(steps(&store), [6], "the last one is never removed");
+    }
+
+    #[test]
+    fn a_newer_damaged_one_takes_no_whole_ones_place() {
+        let (_dir, store) = store();
+        [10, 12, 17].iter().for_each(|&step| drop(write(&store, step)));
+        fs::remove_file(store.dir.join("checkpoint-17").join(MANIFEST)).unwrap();
+        store.prune(1, None, 12).unwrap();
+        assert_eq!(steps(&store), [12, 17]);
+        assert_eq!(store.newest().unwrap().newest.unwrap().step, 12);
+    }
+
+    #[test]
+    fn a_kill_between_two_checkpoints_of_one_step_leaves_one_of_them() {
+        let (_dir, store) = store();
+        write(&store, 4);
+        let replaced = store.dir.join(format!("{REPLACED}4"));
+        fs::rename(store.dir.join("checkpoint-4"), &replaced).unwrap();
+        let again = CheckpointStore::open(&store.dir).unwrap();
+        assert_eq!(again.newest().unwrap().newest.unwrap().step, 4);
+        // Killed a moment later, both are there: the new one counts.
+        fs::create_dir(&replaced).unwrap();
+        let again = CheckpointStore::open(&store.dir).unwrap();
+        assert_eq!(again.newest().unwrap().newest.unwrap().step, 4);
+        assert!(!replaced.exists());
     }
 
     #[test]

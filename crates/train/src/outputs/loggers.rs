@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::ReportTo,
     screen::Screen,
-    trainer::{BoxError, Callback, LogEntry, StopReason, TrainerState},
+    trainer::{BoxError, Callback, Control, LogEntry, StopReason, TrainerState},
 };
 use std::{
     collections::BTreeMap,
@@ -81,7 +81,7 @@ impl<'a> Loggers<'a> {
 }
 
 impl Callback for Loggers<'_> {
-    fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+    fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         self.metrics = Some(MetricsFile::open(&self.folder, &state.log_history)?);
         if self.report_to.contains(&ReportTo::Tensorboard) {
             let resumed_at = (state.global_step > 0).then_some(state.global_step);

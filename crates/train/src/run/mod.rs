@@ -5,6 +5,7 @@
 
 mod data;
 mod finish;
+mod lock;
 mod model;
 
 pub use data::{RunData, open as open_data};
@@ -30,7 +31,8 @@ use garden_model::{
     compute::{PlanError, SessionError},
     lora::LoraError,
 };
-use std::{collections::BTreeMap, fs, io, path::PathBuf, time::Instant};
+use lock::FolderLock;
+use std::{collections::BTreeMap, io, path::PathBuf, time::Instant};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub enum RunError {
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
     Resume(#[from] ResumeError),
+    #[error("another run is at work in {}: wait for its end, or choose another --output-dir", dir.display())]
+    Busy { dir: PathBuf },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -106,6 +110,7 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     garden_engine::return_large_pieces();
     let screen = Screen::new(config.log_format, config.quiet);
     let base = hub::model_folder(&config.base_model, &screen)?;
+    let _lock = FolderLock::take(&config.output_dir)?;
     let mut data = data::open(config, &base, &screen)?;
     let waiting = screen.waiting("loading the model");
     let mut model = VisionModel::load(config, &base, &data.load, |_| {})?;
@@ -119,7 +124,6 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     ));
     data.describe().iter().for_each(|line| screen.line(line));
     let output = &config.output_dir;
-    fs::create_dir_all(output).map_err(RunError::io(output))?;
     let store = CheckpointStore::open(output)?;
     let checkpoint = resume::choose(&config.resume, &store, output, &screen)?;
     let run = Run { config, screen: &screen, store };

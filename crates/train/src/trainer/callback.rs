@@ -29,6 +29,13 @@ pub struct Control {
     pub stop: Option<StopReason>,
 }
 
+impl Control {
+    /// Whether the run ends now, and leaves what is still due to whoever resumes it.
+    pub fn must_end(&self) -> bool {
+        matches!(self.stop, Some(StopReason::Interrupted | StopReason::MemoryLimit(_)))
+    }
+}
+
 /// One optimizer step as it went.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StepFacts {
@@ -48,7 +55,7 @@ pub struct StepFacts {
 #[allow(unused_variables)]
 pub trait Callback {
     /// Before the first step.
-    fn on_start(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+    fn on_start(&mut self, state: &TrainerState, control: &mut Control) -> Result<(), BoxError> {
         Ok(())
     }
 
@@ -64,6 +71,11 @@ pub trait Callback {
         step: &StepFacts,
         control: &mut Control,
     ) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// After each batch of an evaluation: whoever must end the run at once asks for it here too.
+    fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
         Ok(())
     }
 
@@ -84,6 +96,11 @@ pub trait Callback {
 
     /// After a checkpoint was written.
     fn on_save(&mut self, state: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Something went wrong that the run can do without.
+    fn on_note(&mut self, note: &str) -> Result<(), BoxError> {
         Ok(())
     }
 
@@ -117,6 +134,14 @@ impl EarlyStopping {
 }
 
 impl Callback for EarlyStopping {
+    /// A run that was to end and was killed before it did, or is simply started again, has come to its end.
+    fn on_start(&mut self, _: &TrainerState, control: &mut Control) -> Result<(), BoxError> {
+        if self.spent > 0 && self.spent >= self.patience {
+            control.stop = Some(StopReason::EarlyStopping);
+        }
+        Ok(())
+    }
+
     fn on_evaluate(
         &mut self,
         _: &TrainerState,

@@ -4,6 +4,7 @@
 //! settings and the step's number alone, so a run that is killed and resumed ends with the same bits as one that was not.
 
 mod callback;
+mod evaluation;
 mod model;
 mod resume;
 mod state;
@@ -105,7 +106,7 @@ pub enum TrainError {
     Diverged {
         /// The optimizer step, from 1.
         step: u64,
-        /// `loss` or `gradient norm`.
+        /// `loss`, `gradient norm` or `evaluation loss`.
         what: &'static str,
         /// Its value.
         value: f64,
@@ -202,8 +203,14 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
 
     /// Trains to the end, or until a callback stops the run.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
-        self.tell(|callback, state| callback.on_start(state))?;
         let mut control = Control::default();
+        self.tell(|callback, state| callback.on_start(state, &mut control))?;
+        if self.lacks_evaluation() {
+            self.evaluate(&mut control)?;
+            if std::mem::take(&mut control.save) {
+                self.save()?;
+            }
+        }
         let mut seek = true;
         while control.stop.is_none() && !self.is_done() {
             if std::mem::take(&mut seek) {
@@ -218,7 +225,11 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             if seek {
                 self.after_epoch(&mut control)?;
             }
-            let due = step.is_some() && self.settings.save.is_due(self.state.global_step, seek);
+            // Rows that were dropped can end an epoch after its last step: only that it ended is new then.
+            let due = match step {
+                Some(_) => self.settings.save.is_due(self.state.global_step, seek),
+                None => self.settings.save == When::Epoch,
+            };
             // The last checkpoint is written when the last evaluation and log are in it.
             let ends = control.stop.is_some() || self.is_done();
             let asked = std::mem::take(&mut control.save);
@@ -239,11 +250,13 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     fn finish(mut self, mut control: Control) -> Result<Outcome, TrainError> {
         if matches!(control.stop, None | Some(StopReason::EarlyStopping)) {
             self.log_training()?;
-            let stop = control.stop.take();
+            let ended = control.stop.take();
             if self.settings.evaluate != When::Never && self.evaluated_at != Some(self.state.global_step) {
                 self.evaluate(&mut control)?;
             }
-            control.stop = stop;
+            if !control.must_end() {
+                control.stop = ended;
+            }
         }
         let checkpoint = match self.saved.take() {
             Some(checkpoint) => checkpoint,
@@ -333,42 +346,16 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         if self.progress.position.row == 0 {
             return Err(TrainError::NoData);
         }
-        self.progress.position = Position { epoch: self.progress.position.epoch + 1, row: 0 };
+        let epoch = self.progress.position.epoch + 1;
+        self.progress.position = Position { epoch, row: 0 };
+        self.state.epoch = epoch as f64;
+        self.saved = None;
         if self.settings.evaluate == When::Epoch { self.evaluate(control) } else { Ok(()) }
     }
 
     fn seek(&mut self) -> Result<(), TrainError> {
         let step = self.state.global_step + 1;
         self.data.seek(self.progress.position).map_err(|source| TrainError::Step { step, source })
-    }
-
-    /// Loss and accuracy on the evaluation data; keeps the best.
-    fn evaluate(&mut self, control: &mut Control) -> Result<(), TrainError> {
-        let step = self.state.global_step;
-        let failed = |source| TrainError::Step { step, source };
-        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(()) };
-        self.evaluated_at = Some(step);
-        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of memory.
-        self.data.pause();
-        let start = Instant::now();
-        let sums = evaluate(self.model, data).map_err(failed)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let loss = sums.mean_loss();
-        let values = BTreeMap::from([
-            ("eval_loss".to_owned(), loss),
-            ("eval_token_accuracy".to_owned(), sums.accuracy()),
-            ("eval_runtime".to_owned(), seconds),
-            ("eval_samples_per_second".to_owned(), sums.rows as f64 / seconds.max(1e-9)),
-        ]);
-        self.log(values)?;
-        let improved = self.state.best_metric.is_none_or(|best| loss < best);
-        if improved {
-            self.state.best_metric = Some(loss);
-            self.state.best_global_step = Some(step);
-            self.state.best_model_checkpoint = Some(format!("checkpoint-{step}"));
-            control.save = true;
-        }
-        self.tell(|callback, state| callback.on_evaluate(state, improved, control))
     }
 
     fn log_training(&mut self) -> Result<(), TrainError> {
@@ -394,21 +381,6 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         }
         Ok(())
     }
-}
-
-/// Loss and hits over all the data of a source.
-pub fn evaluate<M, S>(model: &mut M, data: &mut S) -> Result<BatchSums, BoxError>
-where
-    M: TrainableModel,
-    S: BatchSource<Batch = M::Batch>,
-{
-    let mut sums = BatchSums::default();
-    data.seek(Position::default())?;
-    while let Some((batch, _)) = data.next()? {
-        sums += model.evaluate(&batch)?;
-        data.recycle(batch);
-    }
-    Ok(sums)
 }
 
 /// A seed for each batch of each step, by the finaliser of SplitMix64.

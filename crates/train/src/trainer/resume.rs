@@ -81,7 +81,12 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         let store = self.checkpoints.clone();
         let checkpoint = store.write(step, |dir| self.fill(dir))?;
         if let Some(limit) = self.settings.save_limit {
-            self.checkpoints.prune(limit, self.state.best_global_step)?;
+            let pruned = self.checkpoints.prune(limit, self.state.best_global_step, step);
+            if let Err(error) = pruned {
+                let note =
+                    format!("an old checkpoint could not be removed ({error}); trying again at the next one");
+                self.tell(|callback, _| callback.on_note(&note))?;
+            }
         }
         self.tell(|callback, state| callback.on_save(state, &checkpoint.path))?;
         self.saved = Some(checkpoint.clone());

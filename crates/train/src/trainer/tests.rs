@@ -102,6 +102,8 @@ struct ToyData {
     position: Position,
     /// Fails when this row of any epoch is reached, as a kill would.
     fails_at: Option<Position>,
+    /// From this row on every one is dropped, as those that are too long are.
+    dropped_from: Option<usize>,
 }
 
 impl ToyData {
@@ -112,7 +114,7 @@ impl ToyData {
             ToyRow { features: features.to_vec(), label, tokens: 1 + index as u64 % 4 }
         };
         let rows = values.chunks(FEATURES).enumerate().map(row).collect();
-        Self { rows, batch_size, position: Position::default(), fails_at: None }
+        Self { rows, batch_size, position: Position::default(), fails_at: None, dropped_from: None }
     }
 }
 
@@ -137,7 +139,7 @@ impl BatchSource for ToyData {
             return Err("killed".into());
         }
         let start = self.position.row as usize;
-        if start == self.rows.len() {
+        if start == self.dropped_from.unwrap_or(self.rows.len()) {
             return Ok(None);
         }
         let end = (start + self.batch_size).min(self.rows.len());
@@ -314,6 +316,136 @@ fn an_epoch_with_a_rest_takes_one_shorter_step() {
     assert_eq!(steps, [3.0, 6.0]);
 }
 
+#[test]
+fn an_epoch_whose_last_rows_are_dropped_still_ends_with_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { epochs: 2.0, accumulation: 1, save: When::Epoch, ..settings() };
+    let mut data = ToyData::new(10, 2);
+    data.dropped_from = Some(8);
+    // Killed in the second epoch.
+    data.fails_at = Some(Position { epoch: 1, row: 4 });
+    assert!(train(dir.path(), settings.clone(), &mut data, None, vec![]).is_err());
+    let store = CheckpointStore::open(dir.path()).unwrap();
+    assert_eq!(store.newest().unwrap().newest.unwrap().step, 4);
+    data.fails_at = None;
+    let (model, outcome) = train(dir.path(), settings, &mut data, None, vec![]).unwrap();
+    assert_eq!((outcome.state.global_step, outcome.state.epoch, model.noise.len()), (8, 2.0, 4));
+}
+
+/// Asks for the end while an evaluation is under way, or after a step.
+struct Impatient {
+    at_step: Option<u64>,
+    at_batch: Option<u64>,
+}
+
+impl Callback for Impatient {
+    fn on_step_end(
+        &mut self,
+        state: &TrainerState,
+        _: &StepFacts,
+        control: &mut Control,
+    ) -> Result<(), BoxError> {
+        if self.at_step == Some(state.global_step) {
+            control.stop = Some(StopReason::Interrupted);
+        }
+        Ok(())
+    }
+    fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
+        if let Some(left) = &mut self.at_batch {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                control.stop = Some(StopReason::Interrupted);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn an_interrupt_does_not_wait_for_an_evaluation_and_the_next_run_makes_up_for_it() {
+    let run = |dir: &Path, impatient: Option<&mut Impatient>, evaluate| {
+        let settings = TrainerSettings { evaluate, save: When::Steps(2), ..settings() };
+        let mut evaluation = ToyData::new(12, 4);
+        let callbacks = impatient.map(|impatient| impatient as &mut dyn Callback).into_iter().collect();
+        train(dir, settings, &mut ToyData::new(20, 4), Some(&mut evaluation), callbacks).unwrap()
+    };
+    for evaluate in [When::Steps(2), When::Epoch] {
+        let whole_dir = tempfile::tempdir().unwrap();
+        let (whole, whole_outcome) = run(whole_dir.path(), None, evaluate);
+        for (at_step, at_batch) in
+            [(Some(3), None), (Some(6), None), (Some(9), None), (None, Some(2)), (None, Some(8))]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let (_, first) = run(dir.path(), Some(&mut Impatient { at_step, at_batch }), evaluate);
+            assert_eq!(first.stopped, Some(StopReason::Interrupted));
+            let last = first.state.log_history.iter().rfind(|entry| entry.values.contains_key("eval_loss"));
+            assert_ne!(last.map(|entry| entry.step), Some(first.state.global_step), "it was waited for");
+            let (model, outcome) = run(dir.path(), None, evaluate);
+            assert_eq!(outcome.stopped, None);
+            assert_eq!(model.weights, whole.weights);
+            for series in ["eval_loss", "loss"] {
+                assert_eq!(outcome.state.series(series), whole_outcome.state.series(series), "{evaluate:?}");
+            }
+            assert_eq!(outcome.state.best_global_step, whole_outcome.state.best_global_step);
+        }
+    }
+}
+
+#[test]
+fn an_evaluation_that_fails_costs_no_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { evaluate: When::Epoch, save: When::Epoch, ..settings() };
+    let mut evaluation = ToyData::new(8, 4);
+    evaluation.fails_at = Some(Position { epoch: 0, row: 4 });
+    let error = train(dir.path(), settings.clone(), &mut ToyData::new(20, 4), Some(&mut evaluation), vec![])
+        .err()
+        .unwrap();
+    assert!(error.to_string().starts_with("step 3: "), "{error}");
+    evaluation.fails_at = None;
+    let (model, outcome) =
+        train(dir.path(), settings, &mut ToyData::new(20, 4), Some(&mut evaluation), vec![]).unwrap();
+    assert_eq!(model.noise.len(), 10, "the first epoch was not trained again");
+    assert_eq!(outcome.state.series("eval_loss").len(), 3);
+}
+
+#[test]
+fn an_evaluation_that_is_not_a_number_ends_the_run_before_a_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { evaluate: When::Steps(2), save: When::Steps(2), ..settings() };
+    let mut evaluation = ToyData::new(6, 4);
+    evaluation.rows[5].features[0] = f32::NAN;
+    let error =
+        train(dir.path(), settings, &mut ToyData::new(20, 4), Some(&mut evaluation), vec![]).err().unwrap();
+    assert!(error.to_string().starts_with("step 2: the evaluation loss is NaN"), "{error}");
+    assert!(CheckpointStore::open(dir.path()).unwrap().list().unwrap().is_empty());
+}
+
+#[test]
+fn a_run_that_stopped_early_has_come_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings {
+        epochs: 50.0,
+        evaluate: When::Steps(2),
+        save: When::Steps(2),
+        max_gradient_norm: 0.0,
+        ..settings()
+    };
+    let run = |patience| {
+        let mut early = EarlyStopping::new(patience);
+        let mut evaluation = ToyData::new(6, 4);
+        let callbacks: Vec<&mut dyn Callback> = vec![&mut early];
+        let data = &mut ToyData::new(20, 4);
+        train(dir.path(), settings.clone(), data, Some(&mut evaluation), callbacks).unwrap()
+    };
+    let (first, stopped) = run(2);
+    let (again, outcome) = run(2);
+    assert_eq!(outcome.stopped, Some(StopReason::EarlyStopping));
+    assert_eq!((again.weights, again.noise.len()), (first.weights, 0));
+    assert_eq!(outcome.state.log_history, stopped.state.log_history);
+    let (_, patient) = run(4);
+    assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
+}
+
 /// Writes down the events it hears, and stops the run at a step.
 struct Recorder {
     events: Rc<RefCell<Vec<String>>>,
@@ -321,7 +453,7 @@ struct Recorder {
 }
 
 impl Callback for Recorder {
-    fn on_start(&mut self, _: &TrainerState) -> Result<(), BoxError> {
+    fn on_start(&mut self, _: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         self.events.borrow_mut().push("start".into());
         Ok(())
     }

@@ -1,0 +1,78 @@
+//! Evaluation: the loss on rows that are not trained on, and what follows from it.
+//!
+//! In come the model and the evaluation data at some step; out come an entry of the history and whether it is the best so far. A run that
+//! must end at once does not wait for an evaluation: one that was due and is missing is made up for when the run goes on.
+
+use super::{BatchSource, BatchSums, BoxError, Control, Position, TrainError, TrainableModel, Trainer};
+use std::{collections::BTreeMap, time::Instant};
+
+impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
+    /// Whether an evaluation belongs to this very step and was not made, since the run was ended before it.
+    pub(super) fn lacks_evaluation(&self) -> bool {
+        let Position { epoch, row } = self.progress.position;
+        let step = self.state.global_step;
+        let due = self.settings.evaluate.is_due(step, epoch > 0 && row == 0);
+        step > 0 && due && self.evaluated_at != Some(step)
+    }
+
+    /// Loss and accuracy on the evaluation data; keeps the best.
+    pub(super) fn evaluate(&mut self, control: &mut Control) -> Result<(), TrainError> {
+        if self.evaluation.is_none() || control.must_end() {
+            return Ok(());
+        }
+        let step = self.state.global_step;
+        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of memory.
+        self.data.pause();
+        let start = Instant::now();
+        let sums = match self.evaluation_sums(control) {
+            Ok(Some(sums)) => sums,
+            Ok(None) => return Ok(()),
+            Err(source) => {
+                // What was trained must not be lost for it.
+                if self.saved.is_none() {
+                    self.save()?;
+                }
+                return Err(TrainError::Step { step, source });
+            }
+        };
+        self.evaluated_at = Some(step);
+        let (seconds, loss) = (start.elapsed().as_secs_f64(), sums.mean_loss());
+        if !loss.is_finite() {
+            return Err(TrainError::Diverged { step, what: "evaluation loss", value: loss });
+        }
+        let values = BTreeMap::from([
+            ("eval_loss".to_owned(), loss),
+            ("eval_token_accuracy".to_owned(), sums.accuracy()),
+            ("eval_runtime".to_owned(), seconds),
+            ("eval_samples_per_second".to_owned(), sums.rows as f64 / seconds.max(1e-9)),
+        ]);
+        self.log(values)?;
+        let improved = self.state.best_metric.is_none_or(|best| loss < best);
+        if improved {
+            self.state.best_metric = Some(loss);
+            self.state.best_global_step = Some(step);
+            self.state.best_model_checkpoint = Some(format!("checkpoint-{step}"));
+            control.save = true;
+        }
+        self.tell(|callback, state| callback.on_evaluate(state, improved, control))
+    }
+
+    /// Sums over all the evaluation data; nothing if the run must end before its last batch.
+    fn evaluation_sums(&mut self, control: &mut Control) -> Result<Option<BatchSums>, BoxError> {
+        let mut sums = BatchSums::default();
+        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(None) };
+        data.seek(Position::default())?;
+        while let Some((batch, _)) = data.next()? {
+            sums += self.model.evaluate(&batch)?;
+            data.recycle(batch);
+            for callback in &mut self.callbacks {
+                callback.on_evaluation_batch(control)?;
+            }
+            if control.must_end() {
+                data.pause();
+                return Ok(None);
+            }
+        }
+        Ok(Some(sums))
+    }
+}

@@ -125,8 +125,13 @@ impl Checkpoint {
     }
 
     /// Whether the matrix `name` is stored as bitsandbytes' 4-bit codes.
-    pub fn is_nf4(&self, name: &str) -> bool {
+    pub(crate) fn is_nf4(&self, name: &str) -> bool {
         bnb::is_quantized(self, name)
+    }
+
+    /// Whether `parameter` is stored as bitsandbytes' 4-bit codes, and may be.
+    pub(crate) fn holds_nf4(&self, parameter: &Parameter) -> bool {
+        parameter.may_be_nf4 && self.is_nf4(&parameter.name)
     }
 
     /// How the tensors lie in the files.
@@ -136,7 +141,7 @@ impl Checkpoint {
 
     fn stored_as(&self, parameter: &Parameter) -> Result<StoredAs, TensorFileError> {
         let found = self.require(&parameter.name)?;
-        match (parameter.quantizable && self.is_nf4(&parameter.name), found.entry.dtype) {
+        match (self.holds_nf4(parameter), found.entry.dtype) {
             (true, _) => Ok(StoredAs::Nf4),
             (_, Dtype::F32) => Ok(StoredAs::F32),
             (_, Dtype::BF16) => Ok(StoredAs::Bf16),
@@ -163,15 +168,15 @@ impl Checkpoint {
         let mut faults = Vec::new();
         let mut known = BTreeSet::new();
         for parameter in parameters(config) {
-            let name = parameter.name;
+            let name = &parameter.name;
             known.insert(name.clone());
-            let Some(found) = self.find(&name) else {
-                faults.push(self.missing(&name));
+            let Some(found) = self.find(name) else {
+                faults.push(self.missing(name));
                 continue;
             };
-            if parameter.quantizable && self.is_nf4(&name) {
+            if self.holds_nf4(&parameter) {
                 known.extend(NF4_PARTS.iter().map(|part| format!("{name}.{part}")));
-                faults.extend(bnb::check(self, &name, &parameter.shape).err());
+                faults.extend(bnb::check(self, name, &parameter.shape).err());
             } else {
                 faults.extend(check_plain(found, &parameter.shape).err());
             }

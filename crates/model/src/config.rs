@@ -150,7 +150,8 @@ pub struct Quantization {
 }
 
 impl ModelConfig {
-    /// How `config.json` says the weights lie in the files; f32 where it says nothing.
+    /// How `config.json` says the weights lie in the files; f32 where it says nothing. It does not say whether the merger is
+    /// in 4 bits too, so that is taken as in 16: never less than there will be.
     pub fn stored(&self) -> Held {
         let others = match self.dtype.as_deref() {
             Some("bfloat16") => StoredAs::Bf16,

@@ -185,7 +185,7 @@ fn model(dir: &Path, values: bool) -> Result<ModelReport, InspectError> {
     let mut stored = BTreeMap::new();
     for parameter in &list {
         let Some(found) = checkpoint.find(&parameter.name) else { continue };
-        let name = match parameter.quantizable && checkpoint.is_nf4(&parameter.name) {
+        let name = match checkpoint.holds_nf4(parameter) {
             true => "nf4".to_owned(),
             false => dtype_name(found.entry.dtype),
         };

@@ -56,6 +56,9 @@ pub struct Parameter {
     pub part: Part,
     /// Set for the weight matrix of an attention or MLP layer: what 4-bit and 8-bit loading quantises.
     pub quantizable: bool,
+    /// Set for the weight matrix of every linear layer but the head: what a checkpoint may hold in 4 bits. Hugging Face
+    /// quantises the merger too unless it is told not to.
+    pub may_be_nf4: bool,
 }
 
 impl Parameter {
@@ -164,6 +167,7 @@ pub fn parameters(config: &ModelConfig) -> Vec<Parameter> {
         ],
         part: Part::Vision,
         quantizable: false,
+        may_be_nf4: false,
     }];
     for index in 0..vision.depth {
         for norm in ["norm1", "norm2"] {
@@ -197,11 +201,12 @@ fn table(name: &str, text: &TextConfig) -> Parameter {
         shape: vec![text.vocab_size, text.hidden_size],
         part: Part::Language,
         quantizable: false,
+        may_be_nf4: false,
     }
 }
 
 fn norm_weight(name: String, width: usize, part: Part) -> Parameter {
-    Parameter { name, shape: vec![width], part, quantizable: false }
+    Parameter { name, shape: vec![width], part, quantizable: false, may_be_nf4: false }
 }
 
 fn linear_parameters(linear: &Linear) -> Vec<Parameter> {
@@ -210,12 +215,14 @@ fn linear_parameters(linear: &Linear) -> Vec<Parameter> {
         shape: vec![linear.outputs, linear.inputs],
         part: linear.part,
         quantizable: matches!(linear.role, Role::Attention | Role::Mlp),
+        may_be_nf4: linear.role != Role::Head,
     };
     let bias = linear.bias.then(|| Parameter {
         name: format!("{}.bias", linear.module),
         shape: vec![linear.outputs],
         part: linear.part,
         quantizable: false,
+        may_be_nf4: false,
     });
     std::iter::once(weight).chain(bias).collect()
 }

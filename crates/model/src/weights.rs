@@ -12,7 +12,8 @@ use garden_engine::{Elements, StoredAs, Weight};
 /// Bytes read from a file at a time: far more than a disk's block, far less than a tensor.
 const CHUNK: usize = 1 << 20;
 
-/// How the matrices of attention and MLP are to be held; the others (embedding, merger, head) stay as stored.
+/// How the matrices of attention and MLP are to be held; the others (embedding, merger, head) stay as stored in 4 and 8
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
     /// As the checkpoint has them.
@@ -145,7 +146,11 @@ pub fn read_matrix(
     name: &str,
     shape: [usize; 2],
 ) -> Result<Weight, TensorFileError> {
-    Loader { checkpoint, precision: Precision::AsStored, values: Vec::new() }.quantizable(name, shape)
+    Loader { checkpoint, precision: Precision::AsStored, values: Vec::new() }.of_linear(
+        name,
+        shape,
+        Precision::AsStored,
+    )
 }
 
 /// Reads tensors one after another through one buffer.
@@ -239,14 +244,14 @@ impl Loader<'_> {
         shape: [usize; 2],
         bias: bool,
     ) -> Result<LinearWeights, TensorFileError> {
-        let weight = self.quantizable(&format!("{module}.weight"), shape)?;
+        let weight = self.of_linear(&format!("{module}.weight"), shape, self.precision)?;
         let bias = bias.then(|| self.vector(&format!("{module}.bias"))).transpose()?;
         Ok(LinearWeights { weight, bias })
     }
 
     fn merger_layer(&mut self, position: usize, shape: [usize; 2]) -> Result<LinearWeights, TensorFileError> {
         let module = format!("model.visual.merger.mlp.{position}");
-        let weight = self.kept(&format!("{module}.weight"), shape)?;
+        let weight = self.of_linear(&format!("{module}.weight"), shape, self.kept_precision())?;
         Ok(LinearWeights { weight, bias: Some(self.vector(&format!("{module}.bias"))?) })
     }
 
@@ -258,21 +263,31 @@ impl Loader<'_> {
         Ok(values)
     }
 
-    /// A matrix that 4-bit and 8-bit loading leaves alone.
-    fn kept(&mut self, name: &str, shape: [usize; 2]) -> Result<Weight, TensorFileError> {
-        let precision = match self.precision {
+    /// That of the matrices which 4-bit and 8-bit loading leaves alone.
+    fn kept_precision(&self) -> Precision {
+        match self.precision {
             Precision::Bits4 | Precision::Bits8 => Precision::AsStored,
             other => other,
-        };
-        self.matrix(name, shape, precision)
+        }
     }
 
-    fn quantizable(&mut self, name: &str, shape: [usize; 2]) -> Result<Weight, TensorFileError> {
+    /// A table or a kernel: what no checkpoint holds in 4 bits.
+    fn kept(&mut self, name: &str, shape: [usize; 2]) -> Result<Weight, TensorFileError> {
+        self.matrix(name, shape, self.kept_precision())
+    }
+
+    /// The matrix of a linear layer, which the checkpoint may hold in 4 bits.
+    fn of_linear(
+        &mut self,
+        name: &str,
+        shape: [usize; 2],
+        precision: Precision,
+    ) -> Result<Weight, TensorFileError> {
         if !self.checkpoint.is_nf4(name) {
-            return self.matrix(name, shape, self.precision);
+            return self.matrix(name, shape, precision);
         }
         let weight = bnb::load(self.checkpoint, name, shape)?;
-        match self.precision {
+        match precision {
             Precision::AsStored | Precision::Bits16 | Precision::Bits4 => Ok(weight),
             Precision::F32 => self.converted(name, shape, &weight.to_f32(), StoredAs::F32),
             Precision::Bits8 => self.converted(name, shape, &weight.to_f32(), StoredAs::Int8),

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Layout, PLAIN, Tensors, load_model, manifest, weight, write_model};
 use garden_engine::nf4::{Nf4, Scales};
-use garden_engine::{Elements, StoredAs, Weight};
+use garden_engine::{Elements, StoredAs, Weight, stored_bytes};
 use garden_model::random::Stream;
 use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
 use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
@@ -78,6 +78,8 @@ fn first_layer(weights: &ModelWeights) -> Vec<(&'static str, &Weight)> {
     ]
 }
 
+const MERGER: &str = "model.visual.merger.mlp.2.weight";
+
 #[test]
 fn bitsandbytes_checkpoints_dequantise_as_bitsandbytes_does() {
     let stored = Tensors::open("bnb-dequantized.safetensors");
@@ -86,6 +88,7 @@ fn bitsandbytes_checkpoints_dequantise_as_bitsandbytes_does() {
         assert_eq!(weight.stored_as(), StoredAs::Nf4, "{name}");
         assert_eq!(weight.to_f32(), stored.f32(name), "{name}");
     }
+    assert_eq!(nested.vision.merger[1].weight.to_f32(), stored.f32(MERGER));
     let plain = bnb("bnb-plain");
     for ((name, ours), (_, nested)) in first_layer(&plain).into_iter().zip(first_layer(&nested)) {
         let (Elements::Nf4(ours), Elements::Nf4(nested)) = (ours.elements(), nested.elements()) else {
@@ -93,6 +96,31 @@ fn bitsandbytes_checkpoints_dequantise_as_bitsandbytes_does() {
         };
         assert!(matches!(ours.scales(), Scales::Plain(_)), "{name}");
         assert_eq!(ours.packed(), nested.packed(), "{name}: only the scales differ between the two forms");
+    }
+}
+
+/// Hugging Face quantises the merger unless told not to; we leave it as it is, in either case.
+#[test]
+fn a_merger_in_four_bits_is_held_as_it_is_stored() {
+    let dir = common::folder().join("bnb-nested");
+    let config = ModelConfig::read(&dir).unwrap();
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    for (precision, merger) in [
+        (Precision::AsStored, StoredAs::Nf4),
+        (Precision::F32, StoredAs::F32),
+        (Precision::Bits16, StoredAs::Nf4),
+        (Precision::Bits8, StoredAs::Nf4),
+        (Precision::Bits4, StoredAs::Nf4),
+    ] {
+        let loaded = ModelWeights::load(&checkpoint, &config, precision, |_| {}).unwrap();
+        assert_eq!(loaded.vision.merger[0].weight.stored_as(), merger, "{precision:?}");
+        // Of what config.json tells, the merger alone is not known.
+        let (stored, assumed) = (checkpoint.stored(&config).unwrap(), config.stored());
+        let bytes = |stored| stored_bytes(128, 128, stored) + stored_bytes(48, 128, stored);
+        let more =
+            bytes(if merger == StoredAs::F32 { StoredAs::F32 } else { StoredAs::Bf16 }) - bytes(merger);
+        let [counted, assumed] = [stored, assumed].map(|held| held.loaded(precision).bytes());
+        assert_eq!(assumed - counted, more, "{precision:?}");
     }
 }
 
@@ -275,7 +303,7 @@ fn folders_without_weights_say_what_they_lack() {
 
 #[test]
 fn broken_quantisation_parts_are_named() {
-    let name = "model.visual.blocks.1.attn.proj.weight";
+    let name = "visual.blocks.1.attn.proj.weight";
     for (part, problem) in [
         ("absmax", "nested"),
         ("quant_map", "NF4 map"),

@@ -6,7 +6,7 @@ use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_mod
 use garden_model::compute::{
     LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
 };
-use garden_model::{LoraSettings, Precision};
+use garden_model::{Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
@@ -87,6 +87,33 @@ fn loss_and_every_lora_gradient_are_pefts() {
             }
         }
     }
+}
+
+/// The checkpoint is one that Hugging Face quantised and saved, merger and all; the loss and the gradient are its own with
+/// the values that the 4-bit codes stand for, and the gradient has come through the merger.
+#[test]
+fn loss_and_gradient_on_a_checkpoint_quantised_by_hugging_face_are_its_own() {
+    let dir = common::folder().join("bnb-nested");
+    let (golden, _) = goldens().remove(0);
+    let config = ModelConfig::read(&dir).unwrap();
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let weights = ModelWeights::load(&checkpoint, &config, Precision::AsStored, |_| {}).unwrap();
+    let mut model = Model::with_adapter(config, weights, adapter(&golden, "both"));
+    let mut session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
+    let packed = Packed::new(&golden, &golden.batch("one"));
+    let LossSums { loss, tokens, .. } = session.step(&model, &packed.batch(), 1.0, 0).unwrap();
+    let tensors = Tensors::open("bnb-dequantized.safetensors");
+    let expected = f64::from(tensors.f32("one.both.loss")[0]);
+    assert!((loss / tokens as f64 - expected).abs() < 1e-5 * expected, "{loss} of {tokens}, not {expected}");
+    let before_the_merger = "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight";
+    let mut seen = false;
+    session.visit(&mut model, &mut |tensor| {
+        if tensor.name == before_the_merger {
+            seen = true;
+            compare_gradient(&format!("one.both.grad.{}", tensor.name), tensor.gradient, &tensors, tokens);
+        }
+    });
+    assert!(seen, "{before_the_merger} is trained");
 }
 
 /// Ours is of the summed loss, the stored one of the mean.

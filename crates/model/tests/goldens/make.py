@@ -10,14 +10,16 @@ import json
 import math
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from bitsandbytes.functional import dequantize_blockwise, quantize_4bit
+from bitsandbytes.nn import Linear4bit
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import BitsAndBytesConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.vision_utils import get_vision_window_index
 
 HERE = pathlib.Path(__file__).parent
@@ -339,9 +341,18 @@ def grid_goldens():
     return dict(image_token=image, cases=cases)
 
 
-# bitsandbytes: a whole checkpoint in each of its two 4-bit forms, and what it dequantises to.
+# bitsandbytes: one checkpoint as HF saves it, one of chosen layers and plain scales, and what the first dequantises to.
 
 QUANTIZED = ("self_attn.q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "attn.qkv", "attn.proj")
+DEQUANTIZED = [
+    "model.language_model.layers.0.self_attn.q_proj.weight",
+    "model.language_model.layers.0.self_attn.k_proj.weight",
+    "model.language_model.layers.0.mlp.down_proj.weight",
+    "model.visual.blocks.0.attn.qkv.weight",
+    "model.visual.blocks.0.mlp.gate_proj.weight",
+    "model.visual.merger.mlp.2.weight",
+]
+BEFORE_THE_MERGER = "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight"
 
 
 def flat_dequantize(packed, state):
@@ -351,37 +362,61 @@ def flat_dequantize(packed, state):
     return _dequantize_4bit_compute(packed.reshape(-1), scales, state.code, 64, state.shape, torch.float32)
 
 
-def bnb_goldens():
-    spec = MODELS[0]
-    _, model = make_model(spec)
-    config = json.loads(model.config.to_json_string(use_diff=False))
-    dequantized = {}
-    for nested in (True, False):
-        folder = HERE / ("bnb-nested" if nested else "bnb-plain")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        state = {}
-        for name, parameter in model.state_dict().items():
-            if name == "lm_head.weight":
-                continue
-            value = parameter.to(torch.bfloat16)
-            if name.endswith(".weight") and any(part in name for part in QUANTIZED):
-                packed, quant_state = quantize_4bit(value, blocksize=64, quant_type="nf4", compress_statistics=nested)
-                state[name] = packed
-                state |= {f"{name}.{key}": tensor for key, tensor in quant_state.as_dict(packed=True).items()}
-                if nested:
-                    dequantized[name] = flat_dequantize(packed, quant_state)
-            else:
-                state[name] = value
-        save_file({k: v.contiguous() for k, v in state.items()}, folder / "model.safetensors", {"format": "pt"})
-        config["dtype"] = "bfloat16"
-        config["quantization_config"] = dict(
-            quant_method="bitsandbytes", load_in_4bit=True, load_in_8bit=False, bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=nested, bnb_4bit_compute_dtype="bfloat16", bnb_4bit_quant_storage="uint8",
+def empty_folder(name):
+    shutil.rmtree(HERE / name, ignore_errors=True)
+    (HERE / name).mkdir()
+    return HERE / name
+
+
+def bnb_nested_golden():
+    """A model that HF quantised and saved by itself: every linear layer but the head, the merger's too."""
+    spec, folder = MODELS[0], empty_folder("bnb-nested")
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+    with tempfile.TemporaryDirectory() as plain:
+        make_model(spec)[1].to(torch.bfloat16).save_pretrained(plain)
+        quantized = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            plain, dtype=torch.bfloat16, device_map="cpu", quantization_config=settings
         )
-        (folder / "config.json").write_text(json.dumps(config, indent=1))
-    keep = [name for name in dequantized if ".0." in name]
-    save_file({name: dequantized[name] for name in keep}, HERE / "bnb-dequantized.safetensors")
+    quantized.save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    values = {name: parameter.detach().float() for name, parameter in quantized.named_parameters()}
+    for name, module in quantized.named_modules():
+        if isinstance(module, Linear4bit):
+            values[f"{name}.weight"] = flat_dequantize(module.weight.data, module.weight.quant_state)
+    config, model = make_model(spec)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(values[name])
+    inputs = batch_inputs(spec["seed"], config, [row(spec["seed"], config, "one")])
+    computed = run_case(add_adapter(spec, model, "both"), model, inputs)
+    kept = {name: values[name] for name in DEQUANTIZED}
+    kept |= prefixed("one.both", {name: computed[name] for name in ("loss", f"grad.{BEFORE_THE_MERGER}")})
+    save_file({name: value.contiguous() for name, value in kept.items()}, HERE / "bnb-dequantized.safetensors")
+
+
+def bnb_plain_golden():
+    """The layers that we quantise, with plain scales."""
+    _, model = make_model(MODELS[0])
+    folder = empty_folder("bnb-plain")
+    state = {}
+    for name, parameter in model.state_dict().items():
+        if name == "lm_head.weight":
+            continue
+        value = parameter.to(torch.bfloat16)
+        if name.endswith(".weight") and any(part in name for part in QUANTIZED):
+            packed, quant_state = quantize_4bit(value, blocksize=64, quant_type="nf4", compress_statistics=False)
+            state[name] = packed
+            state |= {f"{name}.{key}": tensor for key, tensor in quant_state.as_dict(packed=True).items()}
+        else:
+            state[name] = value
+    save_file({k: v.contiguous() for k, v in state.items()}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    config["dtype"] = "bfloat16"
+    config["quantization_config"] = dict(
+        quant_method="bitsandbytes", load_in_4bit=True, load_in_8bit=False, bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=False, bnb_4bit_compute_dtype="bfloat16", bnb_4bit_quant_storage="uint8",
+    )
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
 def adapter_golden():
@@ -396,7 +431,8 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(2)
     manifest = dict(models=[model_goldens(i, spec) for i, spec in enumerate(MODELS)], grids=grid_goldens())
-    bnb_goldens()
+    bnb_nested_golden()
+    bnb_plain_golden()
     adapter_golden()
     (HERE / "goldens.json").write_text(json.dumps(manifest, separators=(",", ":")) + "\n")
     sizes = {str(p.relative_to(HERE)): p.stat().st_size for p in sorted(HERE.rglob("*")) if p.is_file()}

@@ -180,6 +180,16 @@ impl TrainableModel for VisionModel {
             );
             return Err(message.into());
         }
+        let [there, here] = [&read, &*adapter].map(|adapter| adapter.pairs.iter().map(|pair| &pair.module));
+        // One that holds fewer pairs would give the optimizer's state to other layers.
+        if !there.clone().eq(here.clone()) {
+            let (there, here) = (there.len(), here.len());
+            let message = format!(
+                "{}: its adapter holds {there} layers, not the {here} that its settings choose; is the file complete?",
+                dir.display()
+            );
+            return Err(message.into());
+        }
         *adapter = read;
         Ok(())
     }

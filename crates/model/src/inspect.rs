@@ -1,7 +1,8 @@
 //! What a checkpoint, an adapter or a file of tensors is, and what is wrong with it.
 //!
 //! In comes a folder or a file; out comes a [`Report`] that serialises. Only headers are read unless the values are asked for;
-//! what would be refused on loading is listed here, all of it, instead of ending at the first fault.
+//! what would be refused on loading is listed here, all of it, instead of ending at the first fault. An adapter is looked at
+//! without its base: only on loading it shows whether the two fit.
 
 use crate::adapter_file::{self, AdapterError};
 use crate::checkpoint::{Checkpoint, CheckpointError};
@@ -258,7 +259,11 @@ fn adapter(dir: &Path, values: bool) -> Result<AdapterReport, InspectError> {
     };
     let vision_layers = layers("visual.");
     let language_layers = layers(".layers.");
-    let problems = if values { bad_values(&file)? } else { Vec::new() };
+    let mut problems: Vec<String> =
+        adapter_file::faults(&file, settings.rank).iter().map(ToString::to_string).collect();
+    if values {
+        problems.extend(bad_values(&file)?);
+    }
     let LoraSettings { rank, alpha, dropout, rslora, target_modules } = settings;
     Ok(AdapterReport {
         rank,

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{PLAIN, manifest, write_model};
+use common::{PLAIN, manifest, write_adapter, write_model};
 use garden_model::inspect::{Report, inspect};
+use garden_model::tensor_file::Dtype;
 
 #[test]
 fn a_quantised_checkpoint_is_told_as_such() {
@@ -28,6 +29,33 @@ fn an_adapter_is_told_by_its_rank_and_layers() {
     assert_eq!((report.rank, report.language_layers, report.vision_layers), (3, 21, 15));
     assert!((report.scale - 6.0 / 3f32.sqrt()).abs() < 1e-6);
     assert!(report.problems.is_empty());
+}
+
+#[test]
+fn every_fault_of_an_adapters_header_is_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let layer = |index: usize, half: &str| {
+        format!("base_model.model.model.language_model.layers.{index}.self_attn.q_proj.{half}.weight")
+    };
+    let faulty = [
+        (layer(0, "lora_A"), [3, 48], "lora_B, is missing"),
+        (layer(1, "lora_A"), [8, 48], "rank 3 makes it [3, inputs]"),
+        (layer(1, "lora_B"), [48, 8], "rank 3 makes it [outputs, 3]"),
+        (layer(2, "lora_B"), [48, 3], "lora_A, is missing"),
+        ("lora_magnitude_vector".to_owned(), [1, 48], "neither a lora_A nor a lora_B"),
+    ];
+    let tensors: Vec<_> = faulty.iter().map(|(name, shape, _)| (name.as_str(), *shape)).collect();
+    write_adapter(dir.path(), &tensors, Dtype::F32);
+    let problems = inspect(dir.path(), false).unwrap().problems().to_vec();
+    assert_eq!(problems.len(), faulty.len(), "{problems:?}");
+    for (name, _, problem) in &faulty {
+        assert!(problems.iter().any(|found| found.contains(name) && found.contains(problem)), "{problems:?}");
+    }
+    write_adapter(dir.path(), &tensors[..1], Dtype::I32);
+    let problems = inspect(dir.path(), false).unwrap().problems().to_vec();
+    assert!(problems[0].contains("it holds I32"), "{problems:?}");
+    write_adapter(dir.path(), &[], Dtype::F32);
+    assert!(inspect(dir.path(), false).unwrap().problems()[0].contains("no LoRA tensors"));
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Tensors, manifest};
+use common::{Layout, Named, PLAIN, Tensors, manifest, write_adapter};
 use garden_model::adapter_file::AdapterError;
-use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
+use garden_model::tensor_file::Dtype;
 use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig};
+use serde_json::json;
 use std::path::Path;
 
 fn settings(target_modules: &str) -> LoraSettings {
@@ -107,23 +108,10 @@ fn what_is_written_is_read_back() {
     assert_eq!(left.len(), 2, "no partial files are left: {left:?}");
 }
 
-/// Name and shape of a tensor.
-type Named<'a> = (&'a str, [usize; 2]);
-
-/// Writes an adapter folder with PEFT's settings and the given tensors of ones, and reads it.
+/// An adapter of these tensors, written and read.
 fn read_with(tensors: &[Named]) -> Result<Adapter, AdapterError> {
     let dir = tempfile::tempdir().unwrap();
-    let source = common::folder().join("adapter/adapter_config.json");
-    std::fs::copy(source, dir.path().join("adapter_config.json")).unwrap();
-    let spec =
-        |&(name, shape): &Named| TensorSpec { name: name.into(), dtype: Dtype::F32, shape: shape.into() };
-    let specs: Vec<TensorSpec> = tensors.iter().map(spec).collect();
-    let path = dir.path().join("adapter_model.safetensors");
-    let mut writer = TensorWriter::create(&path, &specs, &[]).unwrap();
-    for (_, [rows, cols]) in tensors {
-        writer.write_f32(&vec![1.0; rows * cols]).unwrap();
-    }
-    writer.finish().unwrap();
+    write_adapter(dir.path(), tensors, Dtype::F32);
     Adapter::read(dir.path(), &config())
 }
 
@@ -161,38 +149,101 @@ fn an_adapter_of_another_model_is_refused_with_the_tensors_name() {
     assert!(read_with(&[]).unwrap_err().to_string().contains("no LoRA tensors"));
 }
 
+/// A layer of the golden model, whole.
+const Q: [Named; 2] = [
+    ("base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight", [3, 48]),
+    ("base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_B.weight", [48, 3]),
+];
+
+#[test]
+fn a_layer_under_its_old_and_its_new_name_is_refused() {
+    let old = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";
+    let message = read_with(&[Q[0], Q[1], (old, [48, 3])]).unwrap_err().to_string();
+    assert!(message.contains(old) && message.contains(Q[1].0) && message.contains("twice"), "{message}");
+}
+
+#[test]
+fn adapters_of_16_bits_are_read() {
+    for dtype in [Dtype::BF16, Dtype::F16] {
+        let dir = tempfile::tempdir().unwrap();
+        write_adapter(dir.path(), &Q, dtype);
+        let adapter = Adapter::read(dir.path(), &config()).unwrap();
+        let rounded = Layout { dtype, ..PLAIN }.rounded(vec![0.3; 3 * 48]);
+        assert_eq!((&adapter.pairs[0].a, &adapter.pairs[0].b), (&rounded, &rounded), "{dtype:?}");
+    }
+}
+
+#[test]
+fn damaged_tensors_are_refused_by_name() {
+    type Damage = fn(&mut Vec<u8>);
+    // The file ends with the last value of lora_B.
+    let nan: Damage = |bytes| bytes.iter_mut().rev().take(4).for_each(|byte| *byte = 0xFF);
+    let truncated: Damage = |bytes| bytes.truncate(bytes.len() - 5);
+    let cases = [("element 143 is NaN", nan), ("truncated", truncated)];
+    for (problem, damage) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        write_adapter(dir.path(), &Q, Dtype::F32);
+        let path = dir.path().join("adapter_model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        let message = Adapter::read(dir.path(), &config()).unwrap_err().to_string();
+        assert!(message.contains(problem) && message.contains(Q[1].0), "{message}");
+    }
+}
+
+/// Reads PEFT's own settings with `key` set to `value`.
+fn settings_with(key: &str, value: &serde_json::Value) -> Result<LoraSettings, AdapterError> {
+    let dir = tempfile::tempdir().unwrap();
+    let source = std::fs::read_to_string(common::folder().join("adapter/adapter_config.json")).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(&source).unwrap();
+    file[key] = value.clone();
+    std::fs::write(dir.path().join("adapter_config.json"), file.to_string()).unwrap();
+    Adapter::read_settings(dir.path())
+}
+
 #[test]
 fn settings_of_another_kind_are_refused_by_key() {
-    let source = std::fs::read_to_string(common::folder().join("adapter/adapter_config.json")).unwrap();
     for (key, value) in [
-        ("peft_type", serde_json::json!("IA3")),
-        ("use_dora", serde_json::json!(true)),
-        ("bias", serde_json::json!("all")),
-        ("modules_to_save", serde_json::json!(["lm_head"])),
-        ("rank_pattern", serde_json::json!({"q_proj": 4})),
+        ("peft_type", json!("IA3")),
+        ("use_dora", json!(true)),
+        ("bias", json!("all")),
+        ("fan_in_fan_out", json!(true)),
+        ("modules_to_save", json!(["lm_head"])),
+        ("rank_pattern", json!({"q_proj": 4})),
+        ("alpha_pattern", json!({"q_proj": 4})),
+        ("alora_invocation_tokens", json!([5, 6])),
+        ("layer_replication", json!([[0, 2], [1, 3]])),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut file: serde_json::Value = serde_json::from_str(&source).unwrap();
-        file[key] = value;
-        std::fs::write(dir.path().join("adapter_config.json"), file.to_string()).unwrap();
-        let message = Adapter::read_settings(dir.path()).unwrap_err().to_string();
+        let message = settings_with(key, &value).unwrap_err().to_string();
         assert!(message.contains(key) && message.contains("adapter_config.json"), "{message}");
     }
-    assert!(
-        Adapter::read_settings(Path::new("/nowhere"))
-            .unwrap_err()
-            .to_string()
-            .contains("adapter_config.json")
-    );
+    let nowhere = Adapter::read_settings(Path::new("/nowhere")).unwrap_err().to_string();
+    assert!(nowhere.contains("adapter_config.json"), "{nowhere}");
+}
+
+/// PEFT changes the base's weights when it loads some adapters; on the base as it is they would compute something else.
+#[test]
+fn adapters_of_a_changed_base_are_refused_with_what_to_do() {
+    for (start, remedy) in [
+        ("pissa", "path_initial_model_for_weight_conversion"),
+        ("pissa_niter_16", "path_initial_model_for_weight_conversion"),
+        ("corda", "path_initial_model_for_weight_conversion"),
+        ("OLoRA", "path_initial_model_for_weight_conversion"),
+        ("loftq", "merge_and_unload"),
+    ] {
+        let message = settings_with("init_lora_weights", &json!(start)).unwrap_err().to_string();
+        assert!(message.contains("init_lora_weights") && message.contains(remedy), "{start}: {message}");
+    }
+    for start in
+        [json!(true), json!(false), json!(null), json!("gaussian"), json!("eva"), json!("orthogonal")]
+    {
+        settings_with("init_lora_weights", &start).unwrap_or_else(|error| panic!("{start}: {error}"));
+    }
 }
 
 #[test]
 fn target_modules_may_be_a_list_of_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    let source = std::fs::read_to_string(common::folder().join("adapter/adapter_config.json")).unwrap();
-    let mut file: serde_json::Value = serde_json::from_str(&source).unwrap();
-    file["target_modules"] = serde_json::json!(["q_proj", "attn.qkv"]);
-    std::fs::write(dir.path().join("adapter_config.json"), file.to_string()).unwrap();
-    let read = Adapter::read_settings(dir.path()).unwrap();
+    let read = settings_with("target_modules", &json!(["q_proj", "attn.qkv"])).unwrap();
     assert_eq!(read.targets(&config()).unwrap().len(), 3 + 3);
 }

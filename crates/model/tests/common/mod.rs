@@ -265,7 +265,7 @@ impl Layout {
         }
     }
 
-    fn encode(&self, values: &[f32]) -> Vec<u8> {
+    pub fn encode(&self, values: &[f32]) -> Vec<u8> {
         let encode = |value: &f32| match self.dtype {
             Dtype::BF16 => bf16::from_f32(*value).to_le_bytes().to_vec(),
             Dtype::F16 => f16::from_f32(*value).to_le_bytes().to_vec(),
@@ -291,6 +291,21 @@ pub fn load_model(model: &Model, layout: Layout, precision: Precision) -> ModelW
     write_model(dir.path(), model, layout);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     ModelWeights::load(&checkpoint, &model.config(), precision, |_| {}).unwrap()
+}
+
+/// Name and shape of a tensor.
+pub type Named<'a> = (&'a str, [usize; 2]);
+
+/// Writes an adapter folder with PEFT's settings (rank 3) and the given tensors, in `dtype`, every value 0.3.
+pub fn write_adapter(dir: &Path, tensors: &[Named], dtype: Dtype) {
+    std::fs::copy(folder().join("adapter/adapter_config.json"), dir.join("adapter_config.json")).unwrap();
+    let spec = |&(name, shape): &Named| TensorSpec { name: name.into(), dtype, shape: shape.into() };
+    let specs: Vec<TensorSpec> = tensors.iter().map(spec).collect();
+    let mut writer = TensorWriter::create(&dir.join("adapter_model.safetensors"), &specs, &[]).unwrap();
+    for (_, [rows, cols]) in tensors {
+        writer.write(&Layout { dtype, ..PLAIN }.encode(&vec![0.3; rows * cols])).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// Rows of a golden batch, laid end to end.

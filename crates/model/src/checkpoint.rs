@@ -263,6 +263,11 @@ fn indexed_names(path: &Path) -> Result<Vec<String>, CheckpointError> {
         if name.contains(['/', '\\']) || !name.ends_with(".safetensors") {
             return Err(fault(format!("`{name}` is not the name of a safetensors file beside it")));
         }
+        if !path.with_file_name(name).is_file() {
+            return Err(fault(format!(
+                "it names `{name}`, which is not beside it; is the download complete?"
+            )));
+        }
     }
     if names.is_empty() {
         return Err(fault("it names no files".into()));

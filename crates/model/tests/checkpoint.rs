@@ -6,7 +6,7 @@ use common::{Layout, PLAIN, Tensors, load_model, manifest, weight, write_model};
 use garden_engine::nf4::{Nf4, Scales};
 use garden_engine::{Elements, StoredAs, Weight, stored_bytes};
 use garden_model::random::Stream;
-use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
+use garden_model::tensor_file::{Dtype, TensorEntry, TensorFile, TensorSpec, TensorWriter};
 use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
 use std::path::Path;
 
@@ -247,7 +247,7 @@ fn nan_and_infinity_are_named_with_their_place() {
         let model = &manifest().models[0];
         write_model(dir.path(), model, Layout { dtype, ..PLAIN });
         let path = dir.path().join("model.safetensors");
-        let entry = garden_model::tensor_file::TensorFile::open(&path).unwrap().entries()[NAME].clone();
+        let entry = TensorFile::open(&path).unwrap().entries()[NAME].clone();
         let mut bytes = std::fs::read(&path).unwrap();
         let size = dtype.bitsize() / 8;
         let end = entry.bytes.start as usize + 6 * size;
@@ -293,6 +293,16 @@ fn an_index_may_not_lead_out_of_its_folder() {
 }
 
 #[test]
+fn a_file_that_the_index_names_must_be_there() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(dir.path(), &manifest().models[0], Layout { files: 3, ..PLAIN });
+    let lost = "model-00002-of-00003.safetensors";
+    std::fs::remove_file(dir.path().join(lost)).unwrap();
+    let message = load(dir.path()).unwrap_err();
+    assert!(message.contains(lost) && message.contains("is the download complete?"), "{message}");
+}
+
+#[test]
 fn folders_without_weights_say_what_they_lack() {
     let dir = tempfile::tempdir().unwrap();
     assert!(Checkpoint::open(dir.path()).unwrap_err().to_string().contains("model.safetensors"));
@@ -301,37 +311,83 @@ fn folders_without_weights_say_what_they_lack() {
     assert!(Checkpoint::open(&dir.path().join("none")).unwrap_err().to_string().contains("no such folder"));
 }
 
+/// A part of a quantised matrix, to be damaged.
+type Part = (TensorSpec, Vec<u8>);
+
+/// Copies a quantised model with its tensor whose name ends with `end` changed, or left out where nothing is given back.
+fn write_damaged(dir: &Path, folder: &str, end: &str, damage: fn(Part) -> Option<Part>) {
+    let source = common::folder().join(folder);
+    std::fs::copy(source.join("config.json"), dir.join("config.json")).unwrap();
+    let file = TensorFile::open(&source.join("model.safetensors")).unwrap();
+    let read = |(name, entry): (&String, &TensorEntry)| {
+        let mut bytes = vec![0; (entry.bytes.end - entry.bytes.start) as usize];
+        file.read_at(entry.bytes.start, &mut bytes).unwrap();
+        let part = (TensorSpec { name: name.clone(), dtype: entry.dtype, shape: entry.shape.clone() }, bytes);
+        if name.ends_with(end) { damage(part) } else { Some(part) }
+    };
+    let (specs, values): (Vec<_>, Vec<_>) = file.entries().iter().filter_map(read).unzip();
+    let mut writer = TensorWriter::create(&dir.join("model.safetensors"), &specs, &[]).unwrap();
+    values.iter().for_each(|bytes| writer.write(bytes).unwrap());
+    writer.finish().unwrap();
+}
+
+fn left_out(_: Part) -> Option<Part> {
+    None
+}
+
+fn one_short((mut spec, mut bytes): Part) -> Option<Part> {
+    let size = bytes.len() / spec.shape[0];
+    spec.shape[0] -= 1;
+    bytes.truncate(bytes.len() - size);
+    Some((spec, bytes))
+}
+
+fn signed((mut spec, bytes): Part) -> Option<Part> {
+    spec.dtype = Dtype::I8;
+    Some((spec, bytes))
+}
+
+fn all_ones((spec, mut bytes): Part) -> Option<Part> {
+    bytes.fill(0xFF);
+    Some((spec, bytes))
+}
+
+/// As many elements in another shape: [32, 32] becomes [16, 64].
+fn reshaped((spec, bytes): Part) -> Option<Part> {
+    let text = String::from_utf8(bytes).unwrap().replace("[32, 32]", "[16, 64]");
+    Some((spec, text.into_bytes()))
+}
+
+/// What is not a value of codes or scales is seen without loading, which is what `inspect` does.
 #[test]
 fn broken_quantisation_parts_are_named() {
-    let name = "visual.blocks.1.attn.proj.weight";
-    for (part, problem) in [
-        ("absmax", "nested"),
-        ("quant_map", "NF4 map"),
-        ("nested_absmax", "element"),
-        ("quant_state.bitsandbytes__nf4", "nf4"),
-    ] {
+    const STATE: &str = "quant_state.bitsandbytes__nf4";
+    type Case = (&'static str, &'static str, fn(Part) -> Option<Part>, &'static str, bool);
+    let cases: [Case; 14] = [
+        ("bnb-nested", "absmax", left_out, "missing", true),
+        ("bnb-nested", "absmax", one_short, "15 values", true),
+        ("bnb-nested", "absmax", signed, "16 values of I8", true),
+        ("bnb-nested", "nested_absmax", left_out, "missing", true),
+        ("bnb-nested", "nested_absmax", all_ones, "element 0", false),
+        ("bnb-nested", "nested_quant_map", left_out, "missing", true),
+        ("bnb-nested", "nested_quant_map", one_short, "255 values", true),
+        ("bnb-nested", "nested_quant_map", all_ones, "element 0", false),
+        ("bnb-nested", "quant_map", all_ones, "element 0", true),
+        ("bnb-nested", STATE, all_ones, "expected value", true),
+        ("bnb-nested", STATE, reshaped, "its shape is [16, 64], config.json makes it [32, 32]", true),
+        ("bnb-plain", "absmax", left_out, "missing", true),
+        ("bnb-plain", "absmax", one_short, "15 values", true),
+        ("bnb-plain", "absmax", all_ones, "element 0", false),
+    ];
+    for (folder, part, damage, problem, by_header) in cases {
         let dir = tempfile::tempdir().unwrap();
-        let source = common::folder().join("bnb-nested");
-        std::fs::copy(source.join("config.json"), dir.path().join("config.json")).unwrap();
-        let path = dir.path().join("model.safetensors");
-        let mut bytes = std::fs::read(source.join("model.safetensors")).unwrap();
-        let file = garden_model::tensor_file::TensorFile::open(&source.join("model.safetensors")).unwrap();
-        let full = format!("{name}.{part}");
-        let range = file.entries()[&full].bytes.clone();
-        match part {
-            "absmax" => {
-                std::fs::write(&path, &bytes).unwrap();
-                edit_header(&path, |header| {
-                    header[&full]["dtype"] = serde_json::json!("I8");
-                });
-            }
-            _ => {
-                bytes[range.start as usize..range.end as usize].fill(0xFF);
-                std::fs::write(&path, &bytes).unwrap();
-            }
-        }
+        let name = format!("visual.blocks.1.attn.proj.weight.{part}");
+        write_damaged(dir.path(), folder, &name, damage);
         let message = load(dir.path()).expect_err(part);
-        assert!(message.contains(&full), "{part} ({problem}): {message}");
+        assert!(message.contains(&name) && message.contains(problem), "{folder}: {message}");
+        let config = ModelConfig::read(dir.path()).unwrap();
+        let faults = Checkpoint::open(dir.path()).unwrap().faults(&config);
+        assert_eq!(faults.len(), usize::from(by_header), "{folder}, {part}: {faults:?}");
     }
 }
 

@@ -28,13 +28,9 @@ pub(super) fn is_quantized(checkpoint: &Checkpoint, name: &str) -> bool {
     checkpoint.find(&format!("{name}.{STATE}")).is_some()
 }
 
-/// Checks the parts of the 4-bit matrix `name` without reading its codes.
+/// Checks every part of the 4-bit matrix `name` but the values of its codes and scales.
 pub(super) fn check(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<(), TensorFileError> {
-    state(checkpoint, name, shape)?;
-    let codes = checkpoint.require(name)?;
-    let elements: usize = shape.iter().product();
-    sized(codes, Dtype::U8, elements.div_ceil(2))?;
-    quant_map(checkpoint, name)
+    parts(checkpoint, name, shape).map(drop)
 }
 
 /// The 4-bit matrix `name`, codes and scales borrowed from the mapped file.
@@ -43,15 +39,31 @@ pub(crate) fn load(
     name: &str,
     shape: [usize; 2],
 ) -> Result<Weight, TensorFileError> {
-    check(checkpoint, name, &shape)?;
+    let Parts { codes, scales } = parts(checkpoint, name, &shape)?;
     let [rows, cols] = shape;
-    let elements = rows * cols;
-    let codes = checkpoint.require(name)?;
-    let packed = codes.shared::<u8>()?;
-    let scales = scales(checkpoint, name, elements.div_ceil(BLOCK), &shape)?;
     let fault = |error: garden_engine::WeightError| codes.fault(error.to_string());
-    let nf4 = Nf4::from_parts(elements, packed, scales).map_err(fault)?;
+    let nf4 = Nf4::from_parts(rows * cols, codes.shared::<u8>()?, scales.read()?).map_err(fault)?;
     Weight::new(rows, cols, Elements::Nf4(nf4)).map_err(fault)
+}
+
+/// The tensors of one 4-bit matrix, each of the type and the length that it must have.
+struct Parts<'a> {
+    codes: Located<'a>,
+    scales: ScaleParts<'a>,
+}
+
+enum ScaleParts<'a> {
+    Plain(Located<'a>),
+    Nested { absmax: Located<'a>, scales: Located<'a>, map: Located<'a>, offset: f32 },
+}
+
+fn parts<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<Parts<'a>, TensorFileError> {
+    let state = state(checkpoint, name, shape)?;
+    let elements: usize = shape.iter().product();
+    let codes = sized(checkpoint.require(name)?, Dtype::U8, elements.div_ceil(2))?;
+    quant_map(checkpoint, name)?;
+    let scales = scale_parts(checkpoint, name, &state, elements.div_ceil(BLOCK))?;
+    Ok(Parts { codes, scales })
 }
 
 fn state(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<State, TensorFileError> {
@@ -78,43 +90,56 @@ fn state(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<State, 
 /// The codes' values must be the ones the engine computes with.
 fn quant_map(checkpoint: &Checkpoint, name: &str) -> Result<(), TensorFileError> {
     let found = checkpoint.require(&format!("{name}.quant_map"))?;
-    match floats(found, CODES.len())? == CODES {
+    match floats(sized(found, Dtype::F32, CODES.len())?)? == CODES {
         true => Ok(()),
         false => Err(found.fault("it is not the NF4 map")),
     }
 }
 
-fn scales(
-    checkpoint: &Checkpoint,
+fn scale_parts<'a>(
+    checkpoint: &'a Checkpoint,
     name: &str,
+    state: &State,
     blocks: usize,
-    shape: &[usize],
-) -> Result<Scales, TensorFileError> {
-    let absmax = checkpoint.require(&format!("{name}.absmax"))?;
-    if checkpoint.find(&format!("{name}.nested_absmax")).is_none() {
-        return Ok(Scales::Plain(floats(absmax, blocks)?.into()));
+) -> Result<ScaleParts<'a>, TensorFileError> {
+    let part = |part: &str| checkpoint.require(&format!("{name}.{part}"));
+    let absmax = part("absmax")?;
+    if state.nested_blocksize.is_none() && state.nested_offset.is_none() {
+        return Ok(ScaleParts::Plain(sized(absmax, Dtype::F32, blocks)?));
     }
-    let state = state(checkpoint, name, shape)?;
     let (Some(NESTED_BLOCK), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
         return Err(absmax.fault(format!("its scales are not nested in blocks of {NESTED_BLOCK}")));
     };
     if !offset.is_finite() {
         return Err(absmax.fault(format!("the offset of its scales is {offset}")));
     }
-    sized(absmax, Dtype::U8, blocks)?;
-    let nested = checkpoint.require(&format!("{name}.nested_absmax"))?;
-    let map = checkpoint.require(&format!("{name}.nested_quant_map"))?;
-    let values = floats(map, 256)?;
-    let map: Box<[f32; 256]> =
-        values.into_boxed_slice().try_into().map_err(|_| map.fault("it must have 256 values"))?;
-    let scales = floats(nested, blocks.div_ceil(NESTED_BLOCK))?.into();
-    Ok(Scales::Nested { codes: absmax.shared::<u8>()?, scales, map, offset })
+    Ok(ScaleParts::Nested {
+        absmax: sized(absmax, Dtype::U8, blocks)?,
+        scales: sized(part("nested_absmax")?, Dtype::F32, blocks.div_ceil(NESTED_BLOCK))?,
+        map: sized(part("nested_quant_map")?, Dtype::F32, 256)?,
+        offset,
+    })
 }
 
-fn sized(found: Located<'_>, dtype: Dtype, elements: usize) -> Result<(), TensorFileError> {
+impl ScaleParts<'_> {
+    fn read(self) -> Result<Scales, TensorFileError> {
+        match self {
+            Self::Plain(absmax) => Ok(Scales::Plain(floats(absmax)?.into())),
+            Self::Nested { absmax, scales, map, offset } => {
+                let values = floats(map)?.into_boxed_slice();
+                let map = values.try_into().map_err(|_| map.fault("it must have 256 values"))?;
+                let (codes, scales) = (absmax.shared::<u8>()?, floats(scales)?.into());
+                Ok(Scales::Nested { codes, scales, map, offset })
+            }
+        }
+    }
+}
+
+/// The tensor itself, if it holds so many elements of this type.
+fn sized(found: Located<'_>, dtype: Dtype, elements: usize) -> Result<Located<'_>, TensorFileError> {
     let entry = found.entry;
     match entry.dtype == dtype && entry.elements() == elements {
-        true => Ok(()),
+        true => Ok(found),
         false => Err(found.fault(format!(
             "it holds {} values of {:?} where {elements} of {dtype:?} belong",
             entry.elements(),
@@ -124,8 +149,8 @@ fn sized(found: Located<'_>, dtype: Dtype, elements: usize) -> Result<(), Tensor
 }
 
 /// A small f32 tensor, owned and finite.
-fn floats(found: Located<'_>, elements: usize) -> Result<Vec<f32>, TensorFileError> {
-    sized(found, Dtype::F32, elements)?;
+fn floats(found: Located<'_>) -> Result<Vec<f32>, TensorFileError> {
+    let elements = found.entry.elements();
     let mut bytes = vec![0; 4 * elements];
     found.file.read_at(found.entry.bytes.start, &mut bytes)?;
     let mut values = Vec::with_capacity(elements);

@@ -117,7 +117,7 @@ fn parts_are_told_apart() {
 
 #[test]
 fn what_cannot_be_computed_is_refused_by_key() {
-    let cases: [(&str, Value, &str); 9] = [
+    let cases: [(&str, Value, &str); 11] = [
         ("/model_type", json!("llava"), "model_type"),
         ("/hidden_act", json!("gelu"), "hidden_act"),
         ("/use_sliding_window", json!(true), "use_sliding_window"),
@@ -127,12 +127,32 @@ fn what_cannot_be_computed_is_refused_by_key() {
         ("/vision_config/out_hidden_size", json!(1024), "vision_config.out_hidden_size"),
         ("/vision_config/patch_size", json!(100000), "vision_config.patch_size"),
         ("/hidden_size", json!(1u64 << 60), "hidden_size"),
+        ("/num_hidden_layers", json!(1 << 22), "num_hidden_layers"),
+        ("/vision_config/depth", json!(1 << 22), "vision_config.depth"),
     ];
     for (pointer, value, key) in cases {
         let mut file = published_3b();
         *file.pointer_mut(pointer).unwrap() = value;
         let message = parse(&file).unwrap_err().to_string();
         assert!(message.contains("config.json") && message.contains(key), "{pointer}: {message}");
+    }
+}
+
+/// Each of these sizes is within its own bound. A matrix of the second merger would have 2^76 elements.
+#[test]
+fn sizes_that_are_absurd_only_together_are_refused() {
+    let cases = [
+        [("/num_hidden_layers", 1024), ("/intermediate_size", 1 << 22)],
+        [("/vision_config/hidden_size", 1 << 22), ("/vision_config/spatial_merge_size", 256)],
+    ];
+    for changes in cases {
+        let mut file = published_3b();
+        file["vision_config"]["window_size"] = json!(4096);
+        for (pointer, size) in changes {
+            *file.pointer_mut(pointer).unwrap() = json!(size);
+        }
+        let message = parse(&file).unwrap_err().to_string();
+        assert!(message.contains("parameters; is one of them wrong?"), "{changes:?}: {message}");
     }
 }
 

@@ -4,11 +4,16 @@
 //! same thing under different keys, so everything optional is an `Option` here and is settled once.
 
 use super::{ConfigError, ModelConfig, Quantization, TextConfig, VisionConfig};
+use crate::parameters::parameters;
 use serde::Deserialize;
 use std::path::Path;
 
-/// Larger than any model we know by a factor of sixteen; keeps products of sizes far from overflow.
+/// Larger than any model we know by a factor of sixteen.
 const LARGEST_SIZE: usize = 1 << 22;
+/// Layers are listed one by one before a file is opened; the largest model has 80.
+const MOST_LAYERS: usize = 1024;
+/// Fifteen times the largest model; keeps what is computed from sizes, bytes of a run too, far from overflow.
+const MOST_PARAMETERS: usize = 1 << 40;
 /// Channels, patch sides and merge sides multiply with each other; real ones are 2 to 16.
 const LARGEST_SIDE: usize = 256;
 /// What the published checkpoints use for every norm of the vision tower; HF has it fixed in its code.
@@ -173,8 +178,21 @@ impl RawRoot {
             "image_token_id",
             format!("is {}, beyond the vocabulary of {}", config.image_token_id, config.text.vocab_size),
         )?;
+        require(
+            has_at_most(&config, MOST_PARAMETERS),
+            "hidden_size",
+            format!("and the other sizes make more than {MOST_PARAMETERS} parameters; is one of them wrong?"),
+        )?;
         Ok(config)
     }
+}
+
+fn has_at_most(config: &ModelConfig, most: usize) -> bool {
+    let counts = parameters(config).into_iter().map(|parameter| {
+        parameter.shape.iter().try_fold(1usize, |elements, side| elements.checked_mul(*side))
+    });
+    let total = counts.into_iter().try_fold(0usize, |total, elements| total.checked_add(elements?));
+    total.is_some_and(|total| total <= most)
 }
 
 impl Quantization {
@@ -222,7 +240,7 @@ impl RawText {
         let heads = size("num_attention_heads", self.num_attention_heads)?;
         let config = TextConfig {
             hidden_size: size("hidden_size", self.hidden_size)?,
-            layers: size("num_hidden_layers", self.num_hidden_layers)?,
+            layers: within("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)?,
             heads,
             kv_heads: size("num_key_value_heads", self.num_key_value_heads.unwrap_or(heads))?,
             intermediate_size: size("intermediate_size", self.intermediate_size)?,
@@ -283,7 +301,7 @@ impl RawVision {
             format!("is `{kind}`; only the axial rotary is implemented"),
         )?;
         let config = VisionConfig {
-            depth: size("vision_config.depth", self.depth)?,
+            depth: within("vision_config.depth", self.depth, MOST_LAYERS)?,
             hidden_size: size("vision_config.hidden_size", self.hidden_size)?,
             heads: size("vision_config.num_heads", self.num_heads)?,
             intermediate_size: size("vision_config.intermediate_size", self.intermediate_size)?,

@@ -140,3 +140,21 @@ fn nothing_is_overwritten() {
     std::fs::create_dir(&folders.output).unwrap();
     assert!(matches!(run(&folders, MergedAs::SixteenBit), Err(MergeError::Exists(_))));
 }
+
+/// A base that Hugging Face quantised, merger and all: what comes out has the merger in 16 bits, as its configuration says.
+#[test]
+fn a_base_in_four_bits_is_merged() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/goldens");
+    let base = goldens.join("bnb-nested");
+    let merger = "model.visual.merger.mlp.2.weight";
+    let expected: Vec<f32> =
+        matrix(&base, merger, [48, 128]).iter().map(|value| bf16::from_f32(*value).to_f32()).collect();
+    for merged_as in [MergedAs::SixteenBit, MergedAs::FourBit] {
+        let temporary = tempfile::tempdir().unwrap();
+        let output = temporary.path().join("merged");
+        merge(&base, &goldens.join("adapter"), &output, merged_as, |_| {}).unwrap();
+        let config = ModelConfig::read(&output).unwrap();
+        Checkpoint::open(&output).unwrap().check(&config).unwrap();
+        assert_eq!(matrix(&output, merger, [48, 128]), expected, "{merged_as:?}");
+    }
+}

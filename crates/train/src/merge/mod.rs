@@ -138,7 +138,8 @@ pub fn merge(
         if merged.changed_elements == 0 {
             return Err(MergeError::Unchanged(adapter_dir.to_owned()));
         }
-        write_config(base, &partial, merged_as)?;
+        let quantization = (merged_as == MergedAs::FourBit).then(quantization_config);
+        write_config(base, &partial, "bfloat16", quantization)?;
         copy_companions(base, &partial)?;
         fs::File::open(&partial).and_then(|folder| folder.sync_all()).map_err(MergeError::io(&partial))?;
         fs::rename(&partial, output).map_err(MergeError::io(output))?;
@@ -210,7 +211,12 @@ fn split<'p>(merger: &Merger<'_>, parameters: &'p [Parameter]) -> Vec<&'p [Param
 }
 
 /// The base's configuration with the new type of its weights.
-fn write_config(base: &Path, dir: &Path, merged_as: MergedAs) -> Result<(), MergeError> {
+pub(crate) fn write_config(
+    base: &Path,
+    dir: &Path,
+    dtype: &str,
+    quantization: Option<Value>,
+) -> Result<(), MergeError> {
     let path = base.join("config.json");
     let text = fs::read(&path).map_err(MergeError::io(&path))?;
     let mut config: Value =
@@ -218,10 +224,10 @@ fn write_config(base: &Path, dir: &Path, merged_as: MergedAs) -> Result<(), Merg
     if let Some(object) = config.as_object_mut() {
         object.remove("quantization_config");
         // Older readers know the first name, newer ones the second.
-        object.insert("torch_dtype".into(), json!("bfloat16"));
-        object.insert("dtype".into(), json!("bfloat16"));
-        if merged_as == MergedAs::FourBit {
-            object.insert("quantization_config".into(), quantization_config());
+        object.insert("torch_dtype".into(), json!(dtype));
+        object.insert("dtype".into(), json!(dtype));
+        if let Some(quantization) = quantization {
+            object.insert("quantization_config".into(), quantization);
         }
     }
     write_json(&dir.join("config.json"), &config)

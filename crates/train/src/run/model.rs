@@ -6,7 +6,7 @@
 use super::RunError;
 use crate::{
     config::{Method, RunConfig},
-    merge::copy_companions,
+    merge::{copy_companions, write_config},
     monitor::TensorMemory,
     plan::{Load, Source, plan, room},
     trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
@@ -213,7 +213,8 @@ impl VisionModel {
         });
         written?;
         writer.finish()?;
-        std::fs::copy(self.base.join("config.json"), dir.join("config.json"))?;
+        // The base may have been in 16 or 4 bits.
+        write_config(&self.base, dir, "float32", None)?;
         Ok(copy_companions(&self.base, dir)?)
     }
 

@@ -40,6 +40,10 @@ fn a_run_says_what_it_does_and_leaves_what_others_need() {
     assert!(out.text("README.md").contains(last), "the card gives the verdict");
     let losses = out.series("loss");
     assert!(losses.len() == 3 && losses[2].1 < losses[0].1, "it learns: {losses:?}");
+    let [live, peak, buffers] =
+        ["memory_tensors_mb", "memory_tensors_peak_mb", "memory_tensor_buffers"].map(|name| out.series(name));
+    assert!(live.len() >= 3 && live.iter().zip(&peak).all(|(live, peak)| 0.0 < live.1 && live.1 <= peak.1));
+    assert!(buffers.iter().all(|(_, count)| *count > 10.0), "a step has buffers: {buffers:?}");
 }
 
 #[test]

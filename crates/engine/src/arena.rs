@@ -116,13 +116,17 @@ fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 <= b.1 && b.0 <= a.1
 }
 
-/// What an arena holds at this moment.
+/// What an arena holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Bytes of live buffers.
+    /// Bytes of live buffers at this moment.
     pub live_bytes: usize,
-    /// Live buffers.
+    /// Live buffers at this moment.
     pub live_buffers: usize,
+    /// Bytes of live buffers at the fullest moment of the step, or of the last one where none is under way.
+    pub fullest_bytes: usize,
+    /// Live buffers at that moment.
+    pub fullest_buffers: usize,
     /// Bytes of the whole allocation: the most that can ever be live.
     pub peak_bytes: usize,
 }
@@ -135,6 +139,8 @@ pub struct Arena {
     moment: AtomicUsize,
     live_bytes: AtomicUsize,
     live_buffers: AtomicUsize,
+    fullest_bytes: AtomicUsize,
+    fullest_buffers: AtomicUsize,
 }
 
 impl Arena {
@@ -142,8 +148,9 @@ impl Arena {
     pub fn new(layout: Layout) -> std::io::Result<Self> {
         assert_eq!(layout.places.len(), layout.requests.len(), "a layout is placed before it is used");
         let memory = Memory::zeroed(layout.total)?;
-        let [moment, live_bytes, live_buffers] = [const { AtomicUsize::new(0) }; 3];
-        Ok(Self { memory, layout, moment, live_bytes, live_buffers })
+        let [moment, live_bytes, live_buffers, fullest_bytes, fullest_buffers] =
+            [const { AtomicUsize::new(0) }; 5];
+        Ok(Self { memory, layout, moment, live_bytes, live_buffers, fullest_bytes, fullest_buffers })
     }
 
     /// The buffers of `slots`, all at once. Each must be needed at the moment that was reached: at any other its place may
@@ -162,19 +169,25 @@ impl Arena {
         }
     }
 
-    /// Tells the arena how far the step is.
+    /// Tells the arena how far the step is. Moments only grow within a step: an earlier one begins the next.
     pub fn reach(&self, moment: usize) {
-        self.moment.store(moment, Ordering::Relaxed);
+        let new_step = moment < self.moment.swap(moment, Ordering::Relaxed);
         let (bytes, count) = self.layout.alive(moment);
         self.live_bytes.store(bytes, Ordering::Relaxed);
         self.live_buffers.store(count, Ordering::Relaxed);
+        if new_step || bytes > self.fullest_bytes.load(Ordering::Relaxed) {
+            self.fullest_bytes.store(bytes, Ordering::Relaxed);
+            self.fullest_buffers.store(count, Ordering::Relaxed);
+        }
     }
 
-    /// What is live now.
+    /// What is live now, and what was at most.
     pub fn usage(&self) -> Usage {
         Usage {
             live_bytes: self.live_bytes.load(Ordering::Relaxed),
             live_buffers: self.live_buffers.load(Ordering::Relaxed),
+            fullest_bytes: self.fullest_bytes.load(Ordering::Relaxed),
+            fullest_buffers: self.fullest_buffers.load(Ordering::Relaxed),
             peak_bytes: self.layout.bytes(),
         }
     }
@@ -256,7 +269,18 @@ mod tests {
     fn usage_follows_the_step() {
         let (layout, _) = sample();
         let arena = Arena::new(layout).unwrap();
-        arena.reach(1);
-        assert_eq!(arena.usage(), Usage { live_bytes: 680, live_buffers: 3, peak_bytes: 744 });
+        let at = |moment, live_bytes, live_buffers, fullest_bytes, fullest_buffers| {
+            arena.reach(moment);
+            let expected =
+                Usage { live_bytes, live_buffers, fullest_bytes, fullest_buffers, peak_bytes: 744 };
+            assert_eq!(arena.usage(), expected, "at moment {moment}");
+        };
+        at(0, 640, 2, 640, 2);
+        at(1, 680, 3, 680, 3);
+        at(3, 600, 2, 680, 3);
+        at(4, 0, 0, 680, 3);
+        // Another step, in which the fullest moment is passed over.
+        at(0, 640, 2, 640, 2);
+        at(4, 0, 0, 640, 2);
     }
 }

@@ -55,5 +55,8 @@ fn steps_after_the_first_allocate_nothing_of_a_tensors_size() {
         let usage = session.usage();
         assert_eq!((usage.live_bytes, usage.live_buffers), (0, 0), "nothing is in use after a step");
         assert!(usage.peak_bytes > 10 * LARGEST);
+        let planned_for_it = usage.peak_bytes / 2..=usage.peak_bytes;
+        assert!(planned_for_it.contains(&usage.fullest_bytes), "what the step held stays known: {usage:?}");
+        assert!(usage.fullest_buffers > 10, "{usage:?}");
     }
 }

@@ -27,14 +27,15 @@ pub const MEMORY_TRACE: &str = "memory.jsonl";
 /// Writing a checkpoint may take this long: a forecast that ends sooner is acted upon.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What the model's buffers hold, as their owner counts it.
+/// What the model's buffers held at the fullest moment of the last step, as their owner counts it: between steps, when it is
+/// asked, none is in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TensorMemory {
-    /// Bytes in use.
+    /// Bytes in use at that moment.
     pub live: u64,
-    /// The most that was in use.
+    /// The most that can be in use.
     pub peak: u64,
-    /// Buffers in use.
+    /// Buffers in use at that moment.
     pub buffers: u64,
 }
 

@@ -217,7 +217,7 @@ impl Session {
         model.visit(&self.gradients, visit);
     }
 
-    /// What the arena holds now.
+    /// What the arena holds now, which is nothing between steps, and what it held at the fullest moment of the last one.
     pub fn usage(&self) -> Usage {
         self.arena.usage()
     }

@@ -73,7 +73,7 @@ impl VisionModel {
         (trained, if self.model.adapter().is_some() { all + trained } else { all })
     }
 
-    /// What the arena holds, readable while the model is at work.
+    /// What the arena held at the fullest moment of the last step, readable while the trainer has the model.
     pub fn usage(&self) -> Rc<Cell<TensorMemory>> {
         self.usage.clone()
     }
@@ -105,9 +105,9 @@ impl VisionModel {
     fn sums(&self, batch: &Batch, sums: LossSums) -> BatchSums {
         let usage = self.session.usage();
         self.usage.set(TensorMemory {
-            live: usage.live_bytes as u64,
+            live: usage.fullest_bytes as u64,
             peak: usage.peak_bytes as u64,
-            buffers: usage.live_buffers as u64,
+            buffers: usage.fullest_buffers as u64,
         });
         BatchSums {
             loss: sums.loss,

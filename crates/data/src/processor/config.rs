@@ -13,6 +13,8 @@ const MAX_PATCH_SIZE: u32 = 256;
 const MAX_MERGE_SIZE: u32 = 16;
 /// Larger limits would overflow what a grid can hold; 2^32 pixels is far beyond any image.
 const MAX_PIXELS: u64 = 1 << 32;
+/// Files give a channel's figures to seven digits or more; what is closer than this is the same figure.
+const SAME_FIGURE: f32 = 1e-6;
 
 /// Why a processor cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +35,17 @@ pub enum ProcessorError {
         /// Where and why.
         source: serde_json::Error,
     },
-    /// A value that makes no sense, or that is not supported.
+    /// A value in the file that makes no sense, or that is not supported.
+    #[error("{}: {reason}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Which, and what would be right.
+        reason: String,
+    },
+    /// The user's limits make no sense.
     #[error("image processor: {0}")]
-    Value(String),
+    Limits(String),
 }
 
 /// How images become patches.
@@ -113,16 +123,17 @@ impl ProcessorConfig {
     pub fn from_dir(folder: &Path) -> Result<Self, ProcessorError> {
         let path = folder.join(FILE_NAME);
         let text = fs::read(&path).map_err(|source| ProcessorError::Io { path: path.clone(), source })?;
-        let raw: Raw =
-            serde_json::from_slice(&text).map_err(|source| ProcessorError::Json { path, source })?;
-        Self::from_raw(raw)?.checked()
+        let raw: Raw = serde_json::from_slice(&text)
+            .map_err(|source| ProcessorError::Json { path: path.clone(), source })?;
+        let read = Self::from_raw(raw).and_then(Self::checked);
+        read.map_err(|reason| ProcessorError::Value { path, reason })
     }
 
     /// Replaces the checkpoint's limits by the user's.
     pub fn with_limits(mut self, limits: PixelLimits) -> Result<Self, ProcessorError> {
         self.min_pixels = limits.min.unwrap_or(self.min_pixels);
         self.max_pixels = limits.max.unwrap_or(self.max_pixels);
-        self.checked()
+        self.checked().map_err(ProcessorError::Limits)
     }
 
     /// The bytes of one compact patch: 588 for patches of 14 pixels.
@@ -130,20 +141,23 @@ impl ProcessorConfig {
         3 * self.patch_size as usize * self.patch_size as usize
     }
 
-    fn from_raw(raw: Raw) -> Result<Self, ProcessorError> {
+    fn from_raw(raw: Raw) -> Result<Self, String> {
         let off = |step: Option<bool>| step == Some(false);
         if off(raw.do_resize) || off(raw.do_rescale) || off(raw.do_normalize) || off(raw.do_convert_rgb) {
-            return Err(value("do_resize, do_rescale, do_normalize and do_convert_rgb must all be true"));
+            return Err("do_resize, do_rescale, do_normalize and do_convert_rgb must all be true".into());
         }
         const BICUBIC: u32 = 3;
         if raw.resample.is_some_and(|filter| filter != BICUBIC) {
-            return Err(value("only bicubic resizing (resample 3) is supported"));
+            return Err("only bicubic resizing (resample 3) is supported".into());
         }
         if raw.rescale_factor.is_some_and(|factor| (factor * 255.0 - 1.0).abs() > 1e-9) {
-            return Err(value("only a rescale_factor of 1/255 is supported"));
+            return Err("only a rescale_factor of 1/255 is supported".into());
         }
         let size = raw.size.unwrap_or_default();
         let published = Self::default();
+        // The model normalises patches with the published figures, wherever they come from.
+        only("image_mean", raw.image_mean, published.mean)?;
+        only("image_std", raw.image_std, published.std)?;
         Ok(Self {
             // The order in which HF lets one key override another.
             min_pixels: raw
@@ -159,37 +173,37 @@ impl ProcessorConfig {
             patch_size: raw.patch_size.unwrap_or(published.patch_size),
             merge_size: raw.merge_size.unwrap_or(published.merge_size),
             temporal_patch_size: raw.temporal_patch_size.unwrap_or(published.temporal_patch_size),
-            mean: raw.image_mean.unwrap_or(published.mean),
-            std: raw.image_std.unwrap_or(published.std),
+            ..published
         })
     }
 
-    fn checked(self) -> Result<Self, ProcessorError> {
+    fn checked(self) -> Result<Self, String> {
         if !(1..=MAX_PATCH_SIZE).contains(&self.patch_size) {
-            return Err(value(format!("patch_size {} is not in 1..={MAX_PATCH_SIZE}", self.patch_size)));
+            return Err(format!("patch_size {} is not in 1..={MAX_PATCH_SIZE}", self.patch_size));
         }
         for (name, size) in
             [("merge_size", self.merge_size), ("temporal_patch_size", self.temporal_patch_size)]
         {
             if !(1..=MAX_MERGE_SIZE).contains(&size) {
-                return Err(value(format!("{name} {size} is not in 1..={MAX_MERGE_SIZE}")));
+                return Err(format!("{name} {size} is not in 1..={MAX_MERGE_SIZE}"));
             }
         }
         if self.min_pixels > self.max_pixels || self.max_pixels > MAX_PIXELS {
             let limits = format!("min {} and max {}", self.min_pixels, self.max_pixels);
-            return Err(value(format!(
-                "pixel limits {limits}: min must not exceed max, nor max {MAX_PIXELS}"
-            )));
-        }
-        if self.std.contains(&0.0) || self.mean.iter().chain(&self.std).any(|v| !v.is_finite()) {
-            return Err(value("image_mean and image_std must be finite, image_std not zero"));
+            return Err(format!("pixel limits {limits}: min must not exceed max, nor max {MAX_PIXELS}"));
         }
         Ok(self)
     }
 }
 
-fn value(reason: impl Into<String>) -> ProcessorError {
-    ProcessorError::Value(reason.into())
+/// Refuses figures of the channels other than these; what the file does not say is these.
+fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), String> {
+    match given {
+        Some(given) if given.iter().zip(published).any(|(a, b)| (a - b).abs() > SAME_FIGURE) => {
+            Err(format!("{name} {given:?} is not supported, only the published {published:?}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -219,6 +233,21 @@ mod tests {
         assert_eq!((config.min_pixels, config.max_pixels), (3136, 100_352));
         let crossed = PixelLimits { min: Some(10), max: Some(5) };
         assert!(ProcessorConfig::default().with_limits(crossed).is_err());
+    }
+
+    #[test]
+    fn other_figures_of_the_channels_are_refused_by_name() {
+        let published = r#"{"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}"#;
+        assert_eq!(read(published).expect("valid"), ProcessorConfig::default());
+        for (field, figures) in
+            [("image_mean", "[0.5, 0.5, 0.5]"), ("image_std", "[0.26862954, 0.26130258, 0.5]")]
+        {
+            let error = read(&format!(r#"{{"{field}": {figures}}}"#)).expect_err(field).to_string();
+            assert!(
+                error.contains(&format!("{FILE_NAME}: {field} [")) && error.contains("0.5] is not"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -105,7 +105,10 @@ fn what_cannot_be_done_is_said_at_once() {
     };
     refused(&["--target-modules", "nothing_like_this"], "nothing_like_this");
     refused(&["--eval-split", "8"], "nothing is left to train on");
-    refused(&["--memory-budget", "1MB"], "budget");
+    for recompute in ["auto", "on", "off"] {
+        let flags = ["--memory-budget", "1MB", "--gradient-checkpointing", recompute];
+        refused(&flags, "blocks recomputed, the budget is 1000000");
+    }
     refused(&["--max-seq-length", "5"], "8 are longer than --max-seq-length");
     refused(
         &["--max-seq-length", "5", "--on-long-row", "fail"],

@@ -67,17 +67,26 @@ impl MemoryPlan {
         without_arena.with_arena(config, request, recompute)
     }
 
-    /// The plan of a run that must fit `budget` as a whole: as few blocks are recomputed as that needs.
+    /// The plan of a run that should fit `budget` as a whole: as few blocks are recomputed as that needs, all of them where even
+    /// that is not enough.
     pub fn within(config: &ModelConfig, request: &PlanRequest<'_>, budget: usize) -> Result<Self, PlanError> {
         let without_arena = Self::without_arena(config, request)?;
-        let held = without_arena.total();
-        let left = budget.saturating_sub(held);
-        without_arena.with_arena(config, request, Recompute::Within(left)).map_err(|error| match error {
-            PlanError::Session(SessionError::Budget { needed, .. }) => {
-                PlanError::Budget { needed: held + needed, budget }
+        let left = budget.saturating_sub(without_arena.total());
+        match without_arena.with_arena(config, request, Recompute::Within(left)) {
+            Err(PlanError::Session(SessionError::Budget { .. })) => {
+                without_arena.with_arena(config, request, Recompute::Always)
             }
             other => other,
-        })
+        }
+    }
+
+    /// Itself, unless it exceeds the budget.
+    pub fn keeping(self, budget: Option<usize>) -> Result<Self, PlanError> {
+        let (needed, recomputed, blocks) = (self.total(), self.recomputed_blocks, self.blocks);
+        match budget {
+            Some(budget) if needed > budget => Err(PlanError::Budget { needed, budget, recomputed, blocks }),
+            _ => Ok(self),
+        }
     }
 
     /// What a session must be told to do as this plan says.
@@ -170,14 +179,19 @@ pub enum PlanError {
     Session(#[from] SessionError),
     /// The budget is too small.
     #[error(
-        "the run needs {needed} bytes with every block recomputed, the budget is {budget}; use a smaller batch, \
-         shorter sequences or fewer bits"
+        "the run needs {needed} bytes with {recomputed} of {blocks} blocks recomputed, the budget is {budget}; use a \
+         smaller batch, shorter sequences or fewer bits{}",
+        if recomputed < blocks { ", or let more be recomputed" } else { "" }
     )]
     Budget {
-        /// Bytes of the smallest plan.
+        /// Bytes that are planned.
         needed: usize,
         /// Bytes allowed.
         budget: usize,
+        /// Blocks that are computed again.
+        recomputed: usize,
+        /// Blocks that could be.
+        blocks: usize,
     },
 }
 

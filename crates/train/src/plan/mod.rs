@@ -173,8 +173,8 @@ impl Load {
     }
 }
 
-/// The plan of a run. `room` is what the machine has left: a run that is neither told to recompute nor given a budget recomputes
-/// as little as makes it fit there.
+/// The plan of a run, whether it fits or not. `room` is what the machine has left: a run that is not told what to recompute
+/// recomputes as little as makes it fit there and in its budget.
 pub fn plan(
     run: &RunConfig,
     model: &ModelConfig,
@@ -197,23 +197,16 @@ pub fn plan(
         batches: batches(run, model, load),
         process: PROCESS + TOKENIZER * source.tokenizer,
     };
-    match (run.memory.checkpointing, run.memory.budget) {
-        (Checkpointing::On, _) => MemoryPlan::new(model, &request, Recompute::Always),
-        (Checkpointing::Off, _) => MemoryPlan::new(model, &request, Recompute::Never),
-        (Checkpointing::Auto, Some(budget)) => MemoryPlan::within(model, &request, budget as usize),
-        (Checkpointing::Auto, None) => {
-            let everything = MemoryPlan::new(model, &request, Recompute::Never)?;
-            match room.map(|room| room - room / MARGIN) {
-                Some(room) if everything.total() as u64 > room => {
-                    match MemoryPlan::within(model, &request, room as usize) {
-                        // Nothing makes it fit: the smallest plan says by how much.
-                        Err(PlanError::Budget { .. }) => MemoryPlan::new(model, &request, Recompute::Always),
-                        other => other,
-                    }
-                }
-                _ => Ok(everything),
-            }
-        }
+    let room = room.map(|room| room - room / MARGIN);
+    let limit = run.memory.budget.into_iter().chain(room).min();
+    let with = |recompute| MemoryPlan::new(model, &request, recompute);
+    match (run.memory.checkpointing, limit) {
+        (Checkpointing::On, _) => with(Recompute::Always),
+        (Checkpointing::Off, _) | (Checkpointing::Auto, None) => with(Recompute::Never),
+        (Checkpointing::Auto, Some(limit)) => match with(Recompute::Never)? {
+            everything if everything.total() as u64 <= limit => Ok(everything),
+            _ => MemoryPlan::within(model, &request, limit as usize),
+        },
     }
 }
 
@@ -297,12 +290,34 @@ mod tests {
         assert!((1..tight.blocks).contains(&tight.recomputed_blocks));
         let room = budget * 20 / 19;
         assert_eq!(plan_3b(TrainOptions::default(), Some(room)).unwrap(), tight, "the machine's room");
-        let options = TrainOptions { memory_budget: Some(ByteSize(1 << 30)), ..TrainOptions::default() };
-        let error = plan_3b(options, None).unwrap_err();
-        assert!(error.to_string().contains("the budget is 1073741824"), "{error}");
-        // A machine that is too small gets the smallest plan, not an error.
+        // Whichever is less decides.
+        let options = TrainOptions { memory_budget: Some(ByteSize(1 << 50)), ..TrainOptions::default() };
+        assert_eq!(plan_3b(options, Some(room)).unwrap(), tight, "a budget beyond the machine");
+        // What cannot be made to fit gets the smallest plan, which says by how much.
         let smallest = plan_3b(TrainOptions::default(), Some(1 << 30)).unwrap();
         assert_eq!(smallest.recomputed_blocks, smallest.blocks);
+        let options = TrainOptions { memory_budget: Some(ByteSize(1 << 30)), ..TrainOptions::default() };
+        assert_eq!(plan_3b(options, None).unwrap(), smallest);
+    }
+
+    #[test]
+    fn a_run_that_would_exceed_its_budget_is_refused_however_it_recomputes() {
+        let refused = |checkpointing, message: &str| {
+            let options = TrainOptions {
+                memory_budget: Some(ByteSize(1 << 30)),
+                gradient_checkpointing: Some(checkpointing),
+                ..TrainOptions::default()
+            };
+            let error = plan_3b(options, None).unwrap().keeping(Some(1 << 30)).unwrap_err().to_string();
+            assert!(error.contains("the budget is 1073741824") && error.contains(message), "{error}");
+        };
+        refused(Checkpointing::Auto, "with 68 of 68 blocks recomputed");
+        refused(Checkpointing::On, "with 68 of 68 blocks recomputed");
+        refused(Checkpointing::Off, "with 0 of 68 blocks recomputed");
+        refused(Checkpointing::Off, "or let more be recomputed");
+        let plan = plan_3b(TrainOptions::default(), None).unwrap();
+        assert_eq!(plan.keeping(Some(plan.total())).unwrap(), plan);
+        assert!(plan.keeping(Some(plan.total() - 1)).is_err() && plan.keeping(None).is_ok());
     }
 
     #[test]

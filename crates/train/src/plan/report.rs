@@ -25,13 +25,16 @@ pub struct PlanReport<'a> {
 }
 
 impl PlanReport<'_> {
-    fn limit(&self) -> Option<u64> {
-        self.config.memory.budget.or(self.room)
+    /// What decides, and whose it is: the budget or the machine, whichever has less.
+    fn limit(&self) -> Option<(u64, &'static str)> {
+        let budget = self.config.memory.budget.map(|bytes| (bytes, "budget"));
+        let room = self.room.map(|bytes| (bytes, "available on this machine"));
+        budget.into_iter().chain(room).min_by_key(|(bytes, _)| *bytes)
     }
 
-    /// Whether it fits the budget, or the machine where there is none.
+    /// Whether it fits both the budget and the machine.
     pub fn fits(&self) -> bool {
-        self.limit().is_none_or(|limit| self.plan.total() as u64 <= limit)
+        self.limit().is_none_or(|(limit, _)| self.plan.total() as u64 <= limit)
     }
 
     /// The figures for programs.
@@ -79,7 +82,7 @@ impl PlanReport<'_> {
         let width = style.width.clamp(60, 110) - LABELS - 1;
         let total = self.plan.total();
         // The machine's end is shown where it is in sight of the plan.
-        let end = self.limit().map_or(total, |limit| (limit as usize).min(2 * total).max(total)).max(1);
+        let end = self.limit().map_or(total, |(limit, _)| (limit as usize).min(2 * total).max(total)).max(1);
         let place = |bytes: usize| bytes as f64 * width as f64 / end as f64;
         let mut before = 0;
         for (index, (name, bytes)) in self.plan.parts().into_iter().enumerate() {
@@ -93,8 +96,7 @@ impl PlanReport<'_> {
     }
 
     fn verdict(&self, style: Style) -> String {
-        let Some(limit) = self.limit() else { return String::new() };
-        let whose = if self.config.memory.budget.is_some() { "budget" } else { "available on this machine" };
+        let Some((limit, whose)) = self.limit() else { return String::new() };
         let total = self.plan.total() as u64;
         let (word, code) = if self.fits() { ("fits", "1;32") } else { ("does not fit", "1;31") };
         let word = paint(word, code, style);

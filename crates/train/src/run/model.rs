@@ -48,7 +48,8 @@ impl VisionModel {
         let model_config = ModelConfig::read(base)?;
         let checkpoint = Checkpoint::open(base)?;
         let source = Source::in_folder(&model_config, base)?;
-        let plan = plan(config, &model_config, source, load, room())?;
+        let plan = plan(config, &model_config, source, load, room())?
+            .keeping(config.memory.budget.map(|bytes| bytes as usize))?;
         // Settings are checked before gigabytes are read.
         let adapter = match config.method {
             Method::Lora => Some(Adapter::fresh(&model_config, config.lora.settings()?, config.seed)?),

@@ -109,6 +109,7 @@ fn what_cannot_be_done_is_said_at_once() {
         let flags = ["--memory-budget", "1MB", "--gradient-checkpointing", recompute];
         refused(&flags, "blocks recomputed, the budget is 1000000");
     }
+    refused(&["--batch-size", "4294967296"], "--batch-size 4294967296: from 1 to 4096");
     refused(&["--max-seq-length", "5"], "8 are longer than --max-seq-length");
     refused(
         &["--max-seq-length", "5", "--on-long-row", "fail"],

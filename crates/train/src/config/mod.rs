@@ -38,6 +38,18 @@ pub enum ConfigError {
         /// What would be right.
         reason: &'static str,
     },
+    /// A number that no run has.
+    #[error("--{flag} {value}: from {least} to {most}")]
+    Count {
+        /// The flag, without dashes.
+        flag: &'static str,
+        /// What was given.
+        value: u64,
+        /// The least that is accepted.
+        least: u64,
+        /// The most that is accepted.
+        most: u64,
+    },
     /// Two options that exclude each other.
     #[error("--{0} and --{1} exclude each other")]
     Conflict(&'static str, &'static str),
@@ -110,7 +122,7 @@ pub struct LoraConfig {
 }
 
 impl LoraConfig {
-    /// The same as the model knows it.
+    /// The same as the model knows it, with numbers that make an adapter.
     pub fn settings(&self) -> Result<LoraSettings, LoraError> {
         let groups = LayerGroups {
             vision: self.vision,
@@ -119,13 +131,15 @@ impl LoraConfig {
             mlp: self.mlp,
         };
         let target_modules = self.target_modules.clone().map_or_else(|| groups.pattern(), Ok)?;
-        Ok(LoraSettings {
+        let settings = LoraSettings {
             rank: self.r,
             alpha: self.alpha as f32,
             dropout: self.dropout as f32,
             rslora: self.rslora,
             target_modules,
-        })
+        };
+        settings.check()?;
+        Ok(settings)
     }
 }
 

@@ -7,6 +7,14 @@ use super::{
     Resume, RunConfig, TrainOptions,
 };
 use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, trainer::When};
+use std::ops::RangeInclusive;
+
+// What runs have at most: so that no size in a plan, also for the largest model, comes near what a number can hold.
+const ROWS_OF_A_BATCH: RangeInclusive<u64> = 1..=4096;
+const BATCHES_OF_A_STEP: RangeInclusive<u64> = 1..=1 << 20;
+const TOKENS_OF_A_ROW: RangeInclusive<u64> = 1..=1 << 20;
+const THREADS: RangeInclusive<u64> = 0..=1024;
+const PREFETCH_BYTES: RangeInclusive<u64> = 0..=1 << 50;
 
 impl RunConfig {
     /// Fills in defaults and refuses contradictions.
@@ -29,10 +37,11 @@ impl RunConfig {
             method: o.method.unwrap_or_default(),
             epochs: within("epochs", o.epochs.unwrap_or(3.0), |x| x > 0.0 && x <= 1e6, "a number above 0")?,
             max_steps: o.max_steps.map(|steps| at_least_one("max-steps", steps)).transpose()?,
-            batch_size: at_least_one("batch-size", o.batch_size.unwrap_or(2))?,
-            accumulation: at_least_one(
+            batch_size: count("batch-size", o.batch_size.unwrap_or(2), ROWS_OF_A_BATCH)?,
+            accumulation: count(
                 "gradient-accumulation-steps",
                 o.gradient_accumulation_steps.unwrap_or(4),
+                BATCHES_OF_A_STEP,
             )?,
             learning_rate: within(
                 "learning-rate",
@@ -125,9 +134,15 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         min_pixels: o.min_pixels,
         max_pixels: o.max_pixels,
         allow_remote_images: o.allow_remote_images.unwrap_or(false),
-        workers: o.dataloader_num_workers,
-        prefetch_bytes: o.prefetch_bytes.map(|size| size.0),
-        max_seq_length: at_least_one("max-seq-length", o.max_seq_length.unwrap_or(2048) as u64)? as usize,
+        workers: o
+            .dataloader_num_workers
+            .map(|threads| count("dataloader-num-workers", threads, THREADS))
+            .transpose()?,
+        prefetch_bytes: o
+            .prefetch_bytes
+            .map(|size| count("prefetch-bytes", size.0, PREFETCH_BYTES))
+            .transpose()?,
+        max_seq_length: count("max-seq-length", o.max_seq_length.unwrap_or(2048), TOKENS_OF_A_ROW)?,
         selective_loss,
         selective_loss_keys: o.selective_loss_keys.as_ref().map(keys),
         selective_loss_start_epoch: o.selective_loss_start_epoch.unwrap_or(0),
@@ -238,6 +253,19 @@ fn at_least_one(flag: &'static str, value: u64) -> Result<u64, ConfigError> {
     }
 }
 
+fn count<N>(flag: &'static str, value: N, accepted: RangeInclusive<u64>) -> Result<N, ConfigError>
+where
+    N: Copy + TryInto<u64>,
+{
+    let number = value.try_into().unwrap_or(u64::MAX);
+    let (least, most) = accepted.into_inner();
+    if (least..=most).contains(&number) {
+        Ok(value)
+    } else {
+        Err(ConfigError::Count { flag, value: number, least, most })
+    }
+}
+
 fn within(
     flag: &'static str,
     value: f64,
@@ -251,6 +279,7 @@ fn within(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_memory::ByteSize;
 
     fn minimal() -> TrainOptions {
         TrainOptions {
@@ -271,9 +300,14 @@ mod tests {
     #[test]
     fn contradictions_name_the_flags() {
         type Change = fn(&mut TrainOptions);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 17] = [
             (|o| o.dataset = None, "--dataset is needed"),
-            (|o| o.batch_size = Some(0), "--batch-size 0: at least 1"),
+            (|o| o.max_steps = Some(0), "--max-steps 0: at least 1"),
+            (|o| o.batch_size = Some(0), "--batch-size 0: from 1 to 4096"),
+            (|o| o.batch_size = Some(1 << 32), "--batch-size 4294967296: from 1 to 4096"),
+            (|o| o.max_seq_length = Some(1 << 32), "--max-seq-length 4294967296: from 1 to 1048576"),
+            (|o| o.dataloader_num_workers = Some(4000), "--dataloader-num-workers 4000: from 0 to 1024"),
+            (|o| o.prefetch_bytes = Some(ByteSize(u64::MAX)), "--prefetch-bytes 18446744073709551615"),
             (|o| o.learning_rate = Some(f64::NAN), "--learning-rate NaN"),
             (|o| o.adam_beta1 = Some(1.0), "--adam-beta1 1: at least 0 and below 1"),
             (

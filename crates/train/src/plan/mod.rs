@@ -321,6 +321,25 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_settings_of_the_largest_model_have_a_plan() {
+        let options = TrainOptions {
+            batch_size: Some(4096),
+            max_seq_length: Some(1 << 20),
+            lora_r: Some(4096),
+            dataloader_num_workers: Some(1024),
+            prefetch_bytes: Some(ByteSize(1 << 50)),
+            ..TrainOptions::default()
+        };
+        let (run, model) = (run(options), Preset::B72.model_config().unwrap());
+        let load = Load::assumed(&model, run.batch_size, run.data.max_seq_length, None);
+        let planned = plan(&run, &model, Source::assumed(&model), &load, Some(1 << 40)).unwrap();
+        // The rows that go into the language model alone are 2^32 of 8192 values.
+        assert!(planned.total() > 1 << 47 && planned.total() < 1 << 62, "{planned:?}");
+        let error = plan_3b(TrainOptions { lora_r: Some(100_000), ..TrainOptions::default() }, None);
+        assert_eq!(error.unwrap_err().to_string(), "LoRA rank 100000 is not between 1 and 4096");
+    }
+
+    #[test]
     fn a_model_that_is_not_there_is_told_how_to_be_named() {
         let error = Source::find("5b").unwrap_err().to_string();
         assert!(error.starts_with("5b: cannot read") && error.contains("such as 3b"), "{error}");

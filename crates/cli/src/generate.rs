@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::source::MAX_IMAGE_BYTES;
-use garden_train::generate::{GenerateError, Interpreter, Sampling, load, question};
+use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, Read, Write, stderr, stdout},
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
     /// How adventurous: 0 always takes the likeliest token.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// With a temperature, the same seed gives the same answer.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -58,16 +58,15 @@ pub struct Args {
 
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let pictures = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
     let mut interpreter = Interpreter::from_dir(&args.model, args.pixels.limits())?;
+    // Whatever is wrong with the question is told before gigabytes are read.
+    let prompt = prompt(args, &mut interpreter)?;
     let bar =
         ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
     let model = load(&args.model, args.adapter.as_deref(), args.weights.precision(), |share| {
         bar.set_position((1000.0 * share) as u64);
     })?;
     bar.finish_and_clear();
-    let sampling =
-        Sampling { max_tokens: args.max_tokens as usize, temperature: args.temperature, seed: args.seed };
     let stream = args.format == Format::Text;
     let mut written = Ok(());
     let mut say = |piece: &str| {
@@ -75,9 +74,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             written = stdout().write_all(piece.as_bytes()).and_then(|()| stdout().flush());
         }
     };
-    let asked = question(&args.prompt, pictures.len());
-    let answer = interpreter.answer(&model, &asked, &pictures, sampling, &mut say);
-    let answer = answer.map_err(|error| name_picture(error, &args.image))?;
+    let answer = interpreter.answer(&model, prompt, &mut say)?;
     written.context("cannot write the answer")?;
     match args.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
@@ -93,6 +90,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn prompt(args: &Args, interpreter: &mut Interpreter) -> Result<Prompt> {
+    let pictures = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let sampling =
+        Sampling { max_tokens: args.max_tokens as usize, temperature: args.temperature, seed: args.seed };
+    let asked = question(&args.prompt, pictures.len());
+    interpreter.prompt(&asked, &pictures, sampling).map_err(|error| name_picture(error, &args.image))
 }
 
 /// A picture at fault is told by the file it came from.

@@ -144,7 +144,8 @@ fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Answer>, RunError> {
             .images()
             .map(|image| reader.image_bytes(number, image).map(|bytes| bytes.to_vec()))
             .collect();
-        let said = interpreter.answer(&model, &asked, &pictures?, greedy, &mut |_| {}).map_err(other)?;
+        let prompt = interpreter.prompt(&asked, &pictures?, greedy).map_err(other)?;
+        let said = interpreter.answer(&model, prompt, &mut |_| {}).map_err(other)?;
         let picture = held_out.join(format!("images/{number:06}.png"));
         Ok(Answer { picture, right, given: said.text.trim().to_owned() })
     };

@@ -15,6 +15,7 @@ use garden_model::{
     adapter_file::AdapterError,
     checkpoint::CheckpointError,
     compute::{Decoder, Model, SessionError},
+    positions::Grid,
     sample::{SampleError, Sampler},
 };
 use serde::{Deserialize, Serialize};
@@ -151,6 +152,16 @@ impl GenerationConfig {
     }
 }
 
+/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when this is made,
+/// before gigabytes of weights are read.
+pub struct Prompt {
+    ids: Vec<u32>,
+    patches: Vec<u8>,
+    grids: Vec<Grid>,
+    sampler: Sampler,
+    max_tokens: usize,
+}
+
 /// Turns questions into tokens and tokens into words, as one checkpoint does.
 pub struct Interpreter {
     encoder: Encoder,
@@ -158,6 +169,7 @@ pub struct Interpreter {
     work: Workspace,
     ends: Vec<u32>,
     penalty: f32,
+    max_positions: usize,
 }
 
 impl Interpreter {
@@ -176,20 +188,19 @@ impl Interpreter {
             work: Workspace::default(),
             ends,
             penalty: generation.repetition_penalty.unwrap_or(1.0),
+            max_positions: config.text.max_positions,
         })
     }
 
-    /// The answer of `model` to a conversation whose pictures are `pictures`, in order; `say` is told each piece of it as soon as
-    /// it is whole characters.
-    pub fn answer(
+    /// A conversation whose pictures are `pictures`, in order, made ready to be asked.
+    pub fn prompt(
         &mut self,
-        model: &Model,
         asked: &Conversation,
         pictures: &[Vec<u8>],
         sampling: Sampling,
-        say: &mut dyn FnMut(&str),
-    ) -> Result<Answer, GenerateError> {
-        let mut sampler = Sampler::new(sampling.temperature, self.penalty, sampling.seed)?;
+    ) -> Result<Prompt, GenerateError> {
+        let Sampling { max_tokens, temperature, seed } = sampling;
+        let sampler = Sampler::new(temperature, self.penalty, seed)?;
         let (mut patches, mut grids, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (index, picture) in pictures.iter().enumerate() {
             let made = self.processor.append_patches(picture, &mut self.work, &mut patches);
@@ -198,14 +209,24 @@ impl Interpreter {
             grids.push([1, grid.rows as usize, grid.columns as usize]);
         }
         let ids = self.encoder.encode_prompt(asked, &places)?.ids;
-        let limit = model.config().text.max_positions;
-        if ids.len() + sampling.max_tokens > limit {
-            let (tokens, answer) = (ids.len(), sampling.max_tokens);
-            return Err(GenerateError::TooLong { tokens, answer, limit });
+        let limit = self.max_positions;
+        if ids.len().saturating_add(max_tokens) > limit {
+            return Err(GenerateError::TooLong { tokens: ids.len(), answer: max_tokens, limit });
         }
+        Ok(Prompt { ids, patches, grids, sampler, max_tokens })
+    }
+
+    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is whole characters.
+    pub fn answer(
+        &self,
+        model: &Model,
+        prompt: Prompt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Answer, GenerateError> {
+        let Prompt { ids, patches, grids, mut sampler, max_tokens } = prompt;
         let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
         let start = Instant::now();
-        let mut decoder = Decoder::new(model, ids.len(), count, sampling.max_tokens)?;
+        let mut decoder = Decoder::new(model, ids.len(), count, max_tokens)?;
         let mut logits = decoder.prompt(model, &ids, &patches, &grids)?;
         let prompt_seconds = start.elapsed().as_secs_f64();
         let mut seen = ids;
@@ -213,7 +234,7 @@ impl Interpreter {
         let mut words = Words { encoder: &self.encoder, text: String::new(), told: prompt_tokens };
         let start = Instant::now();
         let end = loop {
-            if seen.len() - prompt_tokens == sampling.max_tokens {
+            if seen.len() - prompt_tokens == max_tokens {
                 break End::Length;
             }
             let token = sampler.choose(logits, &seen);
@@ -222,7 +243,7 @@ impl Interpreter {
             }
             seen.push(token);
             words.tell(&seen, false, say)?;
-            if seen.len() - prompt_tokens < sampling.max_tokens {
+            if seen.len() - prompt_tokens < max_tokens {
                 logits = decoder.next(model, token)?;
             }
         };

@@ -137,6 +137,18 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
+/// The exit codes that answer: an analysis and a plan have more than one. Not 2, which says that the command was no use, and not
+/// that of a crash.
+fn answers(command: &str) -> &'static [i32] {
+    if command.contains(" analyze ") {
+        &[0, 1, 3, 4]
+    } else if command.contains(" plan ") {
+        &[0, 4]
+    } else {
+        &[0]
+    }
+}
+
 /// A file that a document shows under its name, in a comment at the top of its block: `# run.toml`.
 fn shown_file(text: &str, name: &str) -> Option<String> {
     let start = text.find(&format!("    # {name}\n"))?;
@@ -159,9 +171,7 @@ fn every_command_in_the_documents_works() {
                 excused.insert(large);
             } else if seen.insert(command.clone()) {
                 let done = stage.run(&command);
-                // An analysis or a plan answers with its exit code; only 2 says that the command itself was no use.
-                let answers = command.contains(" analyze ") || command.contains(" plan ");
-                let fine = if answers { done.code != Some(2) } else { done.code == Some(0) };
+                let fine = done.code.is_some_and(|code| answers(&command).contains(&code));
                 assert!(fine, "{document}: `{command}` ended with {:?}:\n{}", done.code, done.errors);
             }
         }
@@ -190,4 +200,13 @@ fn commands_are_found_in_code_and_only_there() {
     let text = "Run model-garden demo.\n\n    model-garden a --b \\\n      c   # why\n    x model-garden\n\n```\nmodel-garden d\n```\n";
     assert_eq!(commands(text), ["model-garden a --b        c   # why", "model-garden d"]);
     assert_eq!(shown_file("    # run.toml\n    a = 1\n\nrest", "run.toml").unwrap(), "# run.toml\na = 1\n");
+}
+
+#[test]
+fn neither_a_crash_nor_wrong_use_is_an_answer() {
+    for command in
+        ["model-garden memory analyze a", "model-garden memory plan --config a", "model-garden demo"]
+    {
+        assert!(![2, 101, 134, 139].iter().any(|code| answers(command).contains(code)), "{command}");
+    }
 }

@@ -1,8 +1,29 @@
 //! Flags that mean the same in several commands.
 
+use anyhow::Result;
 use clap::Args;
 use garden_data::processor::PixelLimits;
 use garden_model::Precision;
+use garden_train::config::TrainOptions;
+use std::path::PathBuf;
+
+/// Everything about a run: to train, and to plan it.
+#[derive(Args)]
+pub struct RunFlags {
+    /// A TOML or YAML file with any of these options; flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: TrainOptions,
+}
+
+impl RunFlags {
+    /// The flags over the file.
+    pub fn options(self) -> Result<TrainOptions> {
+        let file = self.config.map(|path| TrainOptions::from_file(&path)).transpose()?.unwrap_or_default();
+        Ok(self.options.over(file))
+    }
+}
 
 /// How images are resized.
 #[derive(Args)]

@@ -1,12 +1,12 @@
 //! `model-garden train-vision`.
 
-use crate::exit;
+use crate::{exit, flags::RunFlags};
 use anyhow::Result;
 use garden_train::{
-    config::{RunConfig, TrainOptions},
+    config::RunConfig,
     run::{self, Ended},
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,17 +22,13 @@ Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 1
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A TOML or YAML file with any of these options; flags win.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     #[command(flatten)]
-    options: TrainOptions,
+    run: RunFlags,
 }
 
 /// Trains.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let file = args.config.map(|path| TrainOptions::from_file(&path)).transpose()?.unwrap_or_default();
-    let config = RunConfig::resolve(args.options.over(file))?;
+    let config = RunConfig::resolve(args.run.options()?)?;
     let ended = run::train(&config)?;
     Ok(match ended {
         Ended::Done => ExitCode::SUCCESS,

@@ -47,7 +47,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Run(args) => run::run(*args),
         Command::Isolate(args) => isolate::run(&args),
         Command::Analyze(args) => analyze::run(&args),
-        Command::Plan(args) => plan::run(&args),
+        Command::Plan(args) => plan::run(*args),
         Command::Report(args) => report::run(&args),
         Command::Guard(args) => run::guard(args),
         Command::Component(args) => components::component(&args),

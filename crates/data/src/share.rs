@@ -40,6 +40,17 @@ impl RowShare {
         }
     }
 
+    /// Tells whether a row of the dataset is read.
+    pub(crate) fn membership(self, all: u64) -> impl Fn(u64) -> bool {
+        let (seed, places) = match self {
+            Self::All => (0, 0..all),
+            Self::HeldOut { rows, seed } => (seed, 0..rows.min(all)),
+            Self::Rest { held_out, seed } => (seed, held_out.min(all)..all),
+        };
+        let order = Order::shuffled(all, seed, SPLIT_EPOCH);
+        move |row| order.place(row).is_some_and(|place| places.contains(&place))
+    }
+
     /// Gives, for a row counted within the share, its number in the dataset.
     pub(crate) fn finder(self, all: u64) -> impl Fn(u64) -> u64 + Send + Clone {
         let (seed, skipped) = match self {
@@ -50,5 +61,29 @@ impl RowShare {
         let order = seed.map_or(Order::sequential(all), |seed| Order::shuffled(all, seed, SPLIT_EPOCH));
         // A place within the share is within the dataset.
         move |place| order.row(place + skipped).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_tells_its_rows_from_the_others() {
+        const ALL: u64 = 23;
+        let shares = [
+            RowShare::All,
+            RowShare::HeldOut { rows: 6, seed: 3 },
+            RowShare::Rest { held_out: 6, seed: 3 },
+            RowShare::HeldOut { rows: 99, seed: 3 },
+        ];
+        for share in shares {
+            let find = share.finder(ALL);
+            let mut read: Vec<u64> = (0..share.rows(ALL)).map(find).collect();
+            read.sort_unstable();
+            let has = share.membership(ALL);
+            assert_eq!((0..ALL).filter(|row| has(*row)).collect::<Vec<_>>(), read, "{share:?}");
+            assert!(!has(ALL), "{share:?}");
+        }
     }
 }

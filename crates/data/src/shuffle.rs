@@ -50,11 +50,37 @@ impl Order {
         }
     }
 
+    /// The place of the epoch at which a row comes; `None` past the last one.
+    pub fn place(&self, row: u64) -> Option<u64> {
+        if row >= self.rows {
+            return None;
+        }
+        let Some(keys) = &self.keys else { return Some(row) };
+        // The same cycle, walked backwards.
+        let mut value = row;
+        loop {
+            value = self.restore(keys, value);
+            if value < self.rows {
+                return Some(value);
+            }
+        }
+    }
+
     fn permute(&self, keys: &[u64; ROUNDS], value: u64) -> u64 {
         let mask = (1u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
         for key in keys {
             (left, right) = (right, left ^ (mix(right ^ key) & mask));
+        }
+        (left << self.half_bits) | right
+    }
+
+    /// Undoes [`Order::permute`].
+    fn restore(&self, keys: &[u64; ROUNDS], value: u64) -> u64 {
+        let mask = (1u64 << self.half_bits) - 1;
+        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        for key in keys.iter().rev() {
+            (left, right) = (right ^ (mix(left ^ key) & mask), left);
         }
         (left << self.half_bits) | right
     }
@@ -85,6 +111,16 @@ mod tests {
                 assert_eq!(seen, (0..rows).collect::<Vec<_>>(), "{rows} rows, epoch {epoch}");
                 assert_eq!(order.row(rows), None);
             }
+        }
+    }
+
+    #[test]
+    fn a_row_knows_its_place() {
+        for order in [Order::shuffled(663, 7, 2), Order::shuffled(1, 7, 0), Order::sequential(5)] {
+            for place in 0..order.rows {
+                assert_eq!(order.row(place).and_then(|row| order.place(row)), Some(place), "{order:?}");
+            }
+            assert_eq!(order.place(order.rows), None);
         }
     }
 

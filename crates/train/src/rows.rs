@@ -48,7 +48,10 @@ impl Rows {
             prefetch_bytes: supply.prefetch_bytes,
             on_bad_row: match config.on_bad_row {
                 OnBadRow::Fail => loader::OnBadRow::Fail,
-                OnBadRow::Skip => loader::OnBadRow::Skip { max_share: config.max_bad_share },
+                // A limit is for what is learned: one bad row of a small evaluation set must not end a long run.
+                OnBadRow::Skip => loader::OnBadRow::Skip {
+                    max_share: if seed.is_some() { config.max_bad_share } else { 1.0 },
+                },
             },
             on_long_row: config.on_long_row,
             share,
@@ -194,42 +197,29 @@ impl Callback for SelectiveLog {
 mod tests {
     use super::*;
     use crate::{
-        config::{RunConfig, TrainOptions},
-        run::open_data,
+        config::TrainOptions,
         selective_loss::Level,
+        testing::{answered, open_rows, tiny_model},
     };
     use garden_data::{batch::NO_LABEL, text::Encoder};
-    use garden_model::init::{Plan, Preset};
-    use std::{fs, path::Path};
+    use std::path::Path;
 
     const JSON_ROWS: usize = 4;
 
-    /// A tiny model, four rows that are answered in JSON and one that is answered in words.
-    fn prepare(folder: &Path) {
-        Plan::new(Preset::Tiny).unwrap().write(&folder.join("model"), 1, |_| {}).unwrap();
-        let row = |answer: &str| {
-            let turn = |role: &str, text: &str| serde_json::json!({ "role": role, "content": text });
-            serde_json::json!({ "messages": [turn("user", "Describe it."), turn("assistant", answer)] })
-        };
+    /// Four rows that are answered in JSON and one that is answered in words.
+    fn rows() -> Vec<String> {
         let answers = [r#"{"colour": "red", "size": null, "sides": [4, true]}"#; JSON_ROWS];
-        let rows = answers.into_iter().chain(["a red square"]).map(|answer| format!("{}\n", row(answer)));
-        fs::write(folder.join("rows.jsonl"), rows.collect::<String>()).unwrap();
+        answers.into_iter().chain(["a red square"]).map(answered).collect()
     }
 
     /// What the labels of each row say, in words, in two epochs; and what was counted.
     fn learned(folder: &Path, level: Level, start_epoch: u64) -> (Vec<Vec<String>>, Option<Statistics>) {
-        let text = |name: &str| Some(folder.join(name).to_string_lossy().into_owned());
         let options = TrainOptions {
-            base_model: text("model"),
-            dataset: text("rows.jsonl"),
-            output_dir: Some(folder.join("out")),
             selective_loss: Some(level),
             selective_loss_start_epoch: Some(start_epoch),
-            batch_size: Some(1),
             ..TrainOptions::default()
         };
-        let config = RunConfig::resolve(options).unwrap();
-        let mut rows = open_data(&config, &folder.join("model"), &()).unwrap().training;
+        let mut rows = open_rows(folder, &rows(), options).unwrap().training;
         let encoder = Encoder::from_dir(&folder.join("model")).unwrap();
         let epochs = (0..2).map(|epoch| {
             rows.seek(Position { epoch, row: 0 }).unwrap();
@@ -248,7 +238,7 @@ mod tests {
     #[test]
     fn each_level_of_selective_loss_leaves_the_labels_it_says() {
         let folder = tempfile::tempdir().unwrap();
-        prepare(folder.path());
+        tiny_model(folder.path());
         let whole = r#"{"colour": "red", "size": null, "sides": [4, true]}<|im_end|>"#;
         let levels = [
             (Level::None, whole, None),

@@ -1,6 +1,15 @@
-//! What the tests of this crate share: golden files and numbers that the goldens' script makes alike.
+//! What the tests of this crate share: golden files, numbers that the goldens' script makes alike, and rows for a tiny model.
 
-use std::{collections::HashMap, path::PathBuf};
+use crate::{
+    config::{RunConfig, TrainOptions},
+    run::{RunData, RunError, open_data},
+};
+use garden_model::init::{Plan, Preset};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Tensors of one golden file.
 pub struct Goldens {
@@ -33,4 +42,30 @@ pub fn uniform(count: usize, seed: u32) -> Vec<f32> {
         (f64::from(state >> 8) / f64::from(1 << 23) - 1.0) as f32
     };
     (0..count).map(|_| next()).collect()
+}
+
+/// Writes a tiny model into the folder's `model`.
+pub fn tiny_model(folder: &Path) {
+    Plan::new(Preset::Tiny).unwrap().write(&folder.join("model"), 1, |_| {}).unwrap();
+}
+
+/// A row with a question and this answer.
+pub fn answered(answer: &str) -> String {
+    let turn = |role: &str, text: &str| serde_json::json!({ "role": role, "content": text });
+    serde_json::json!({ "messages": [turn("user", "Describe it."), turn("assistant", answer)] }).to_string()
+}
+
+/// Opens rows as a run with the folder's model does.
+pub fn open_rows(folder: &Path, rows: &[String], options: TrainOptions) -> Result<RunData, RunError> {
+    fs::write(folder.join("rows.jsonl"), rows.join("\n")).unwrap();
+    let text = |name: &str| Some(folder.join(name).to_string_lossy().into_owned());
+    let options = TrainOptions {
+        base_model: text("model"),
+        dataset: text("rows.jsonl"),
+        output_dir: Some(folder.join("out")),
+        batch_size: Some(1),
+        ..options
+    };
+    let config = RunConfig::resolve(options).unwrap();
+    open_data(&config, &folder.join("model"), &())
 }

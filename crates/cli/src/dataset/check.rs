@@ -73,6 +73,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         train_on: args.train_on,
         max_tokens: args.max_seq_length,
         workers: cores(),
+        held_out: None,
         decode: true,
     };
     let survey = survey::survey(&dataset, options, &bars)?;

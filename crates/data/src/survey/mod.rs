@@ -17,6 +17,7 @@ use crate::{
     processor::{Grid, Processor},
     progress::{Progress, Unit},
     shape::Shape,
+    share::RowShare,
     text::{Encoded, Encoder, Runs, TrainOn},
 };
 use std::{
@@ -43,6 +44,8 @@ pub struct SurveyOptions {
     pub max_tokens: Option<usize>,
     /// Threads.
     pub workers: usize,
+    /// Rows that are not trained on, which are counted by themselves as well.
+    pub held_out: Option<RowShare>,
     /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far quicker.
     pub decode: bool,
 }
@@ -82,6 +85,8 @@ pub struct Survey {
     pub bad: u64,
     /// The first bad rows, with their reasons.
     pub bad_rows: Vec<String>,
+    /// The rows held out, which are among those above.
+    pub held_out: RowCounts,
     /// The first row that is used, as the model will read it, where a tokenizer was given.
     pub sample: Option<Runs>,
 }
@@ -89,7 +94,54 @@ pub struct Survey {
 impl Survey {
     /// Rows that can be trained on.
     pub fn used_rows(&self) -> u64 {
+        self.counts().used()
+    }
+
+    /// All rows by what becomes of them.
+    pub fn counts(&self) -> RowCounts {
+        let Self { rows, too_long, no_label, bad, .. } = *self;
+        RowCounts { rows, too_long, no_label, bad }
+    }
+
+    /// The rows that are not held out.
+    pub fn rest(&self) -> RowCounts {
+        let (all, held_out) = (self.counts(), self.held_out);
+        RowCounts {
+            rows: all.rows - held_out.rows,
+            too_long: all.too_long - held_out.too_long,
+            no_label: all.no_label - held_out.no_label,
+            bad: all.bad - held_out.bad,
+        }
+    }
+}
+
+/// Rows by what becomes of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// All of them.
+    pub rows: u64,
+    /// Those that are too long.
+    pub too_long: u64,
+    /// Those without anything to learn.
+    pub no_label: u64,
+    /// Those that are bad.
+    pub bad: u64,
+}
+
+impl RowCounts {
+    /// Those that can be trained on.
+    pub fn used(&self) -> u64 {
         self.rows.saturating_sub(self.too_long + self.no_label + self.bad)
+    }
+
+    fn add(&mut self, facts: &Result<Facts, DataError>) {
+        self.rows += 1;
+        match facts {
+            Ok(Facts { left_out: None, .. }) => {}
+            Ok(Facts { left_out: Some(LeftOut::TooLong { .. }), .. }) => self.too_long += 1,
+            Ok(Facts { left_out: Some(LeftOut::NoLabel), .. }) => self.no_label += 1,
+            Err(_) => self.bad += 1,
+        }
     }
 }
 
@@ -216,8 +268,12 @@ pub fn survey(
     // Facts are small: a thousand of them may wait.
     let mut facts = Prefetch::start(workers, 1000, 0, dataset.rows());
     let mut tables = Tables::new(&options);
+    let is_held_out = options.held_out.map(|share| share.membership(dataset.rows()));
     progress.begin("Reading rows", Unit::Rows, dataset.rows());
     while let Some(facts) = facts.take_next().map_err(|_| DataError::Worker)? {
+        if is_held_out.as_ref().is_some_and(|has| has(tables.survey.rows)) {
+            tables.survey.held_out.add(&facts);
+        }
         tables.add(facts)?;
         progress.advance(1);
     }

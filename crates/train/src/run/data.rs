@@ -16,7 +16,7 @@ use garden_data::{
     image::DecodeLimits,
     processor::{PixelLimits, Processor},
     progress::Progress,
-    survey::{Survey, SurveyOptions, survey},
+    survey::{RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };
 use std::{path::Path, sync::Arc};
@@ -44,7 +44,7 @@ pub struct RunData {
 
 /// Opens and surveys the data of a run.
 pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
-    let (recipe, survey) = look_at(&config.dataset, config, model, progress)?;
+    let recipe = recipe(&config.dataset, config, model, progress)?;
     let rows = recipe.dataset.rows();
     let held_out = match config.eval_rows {
         EvalRows::Count(count) => count,
@@ -55,6 +55,10 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         return Err(RunError::NothingLeft { held_out, rows });
     }
     let seed = config.seed;
+    let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
+    let survey = look_at(&recipe, split, config, progress)?;
+    check_usable(&survey, &config.dataset, &config.data)?;
+    check_parts(&survey, &config.data)?;
     let mut load = Load::surveyed(&survey, config.batch_size);
     let supply = Supply::new(config, patch_bytes(&recipe), &load);
     let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
@@ -70,11 +74,11 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     }
     let evaluation = match &config.eval_rows {
         EvalRows::None => None,
-        EvalRows::Count(_) | EvalRows::Share(_) => {
-            Some(part(RowShare::HeldOut { rows: held_out, seed }, None))
-        }
+        EvalRows::Count(_) | EvalRows::Share(_) => split.map(|share| part(share, None)),
         EvalRows::Dataset(name) => {
-            let (recipe, survey) = look_at(name, config, model, progress)?;
+            let recipe = self::recipe(name, config, model, progress)?;
+            let survey = look_at(&recipe, None, config, progress)?;
+            check_usable(&survey, name, &config.data)?;
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
             let supply = Supply::new(config, patch_bytes(&recipe), &own);
@@ -89,37 +93,43 @@ fn patch_bytes(recipe: &Recipe) -> usize {
     3 * (recipe.processor.config().patch_size as usize).pow(2)
 }
 
-fn look_at(
+fn recipe(
     name: &str,
     config: &RunConfig,
     model: &Path,
     progress: &dyn Progress,
-) -> Result<(Arc<Recipe>, Survey), RunError> {
+) -> Result<Arc<Recipe>, RunError> {
     let data = &config.data;
     let options = DatasetOptions { image_root: None, allow_remote_images: data.allow_remote_images };
     let dataset = Arc::new(Dataset::open(name, &options, progress)?);
-    let limits = DecodeLimits::default();
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
-    let recipe = Recipe {
+    Ok(Arc::new(Recipe {
         dataset,
-        processor: Processor::from_dir(model, pixels, limits)?,
+        processor: Processor::from_dir(model, pixels, DecodeLimits::default())?,
         encoder: Arc::new(Encoder::from_dir(model)?),
         train_on: data.train_on,
         max_tokens: Some(data.max_seq_length),
-    };
+    }))
+}
+
+fn look_at(
+    recipe: &Recipe,
+    held_out: Option<RowShare>,
+    config: &RunConfig,
+    progress: &dyn Progress,
+) -> Result<Survey, RunError> {
     let options = SurveyOptions {
         processor: recipe.processor.clone(),
-        limits,
+        limits: DecodeLimits::default(),
         encoder: Some(recipe.encoder.clone()),
         train_on: recipe.train_on,
         max_tokens: recipe.max_tokens,
-        workers: workers(data),
+        workers: workers(&config.data),
+        held_out,
         // A broken image is found when it is trained on, by the rule that the user chose.
         decode: false,
     };
-    let found = survey(&recipe.dataset, options, progress)?;
-    check_usable(&found, name, data)?;
-    Ok((Arc::new(recipe), found))
+    Ok(survey(&recipe.dataset, options, progress)?)
 }
 
 /// Refuses at once what would end the run later.
@@ -135,6 +145,27 @@ fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig) -> Result<(),
     }
     if survey.used_rows() == 0 {
         return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, too_long, no_label, bad });
+    }
+    Ok(())
+}
+
+/// Refuses at once a part of the rows that training or the first evaluation would end at.
+fn check_parts(survey: &Survey, data: &DataConfig) -> Result<(), RunError> {
+    let (training, held_out) = (survey.rest(), survey.held_out);
+    if training.used() == 0 {
+        return Err(RunError::NothingUsableLeft { held_out: held_out.rows, rows: survey.rows });
+    }
+    if training.bad as f64 > data.max_bad_share * training.rows as f64 {
+        return Err(RunError::TooManyBadRows {
+            bad: training.bad,
+            rows: training.rows,
+            percent: 100.0 * data.max_bad_share,
+            first: survey.bad_rows.first().cloned().unwrap_or_default(),
+        });
+    }
+    let RowCounts { rows, too_long, no_label, bad } = held_out;
+    if rows > 0 && held_out.used() == 0 {
+        return Err(RunError::NoUsableEvaluation { rows, too_long, no_label, bad });
     }
     Ok(())
 }
@@ -210,3 +241,6 @@ impl RunData {
         lines
     }
 }
+
+#[cfg(test)]
+mod tests;

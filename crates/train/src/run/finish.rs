@@ -57,6 +57,9 @@ impl Run<'_> {
         for row in &tally.bad_rows {
             self.screen.note(&format!("skipped {row}"));
         }
+        for row in data.evaluation.iter().flat_map(|rows| rows.tally().bad_rows) {
+            self.screen.note(&format!("skipped in evaluation {row}"));
+        }
         let finished = FinishedRun {
             config: self.config,
             state: &outcome.state,

@@ -70,6 +70,18 @@ pub enum RunError {
     #[error("--eval-split holds out {held_out} of {rows} rows: nothing is left to train on")]
     NothingLeft { held_out: u64, rows: u64 },
     #[error(
+        "--eval-split holds out {held_out} of {rows} rows and none of the others can be used: nothing is left to train on; hold out fewer"
+    )]
+    NothingUsableLeft { held_out: u64, rows: u64 },
+    #[error(
+        "none of the {rows} rows that --eval-split holds out can be used: {too_long} are longer than --max-seq-length, {no_label} have nothing to learn, {bad} are bad; hold out more"
+    )]
+    NoUsableEvaluation { rows: u64, too_long: u64, no_label: u64, bad: u64 },
+    #[error(
+        "{bad} of {rows} rows to train on are bad, more than the {percent}% that may be skipped, such as {first}; mend them (`dataset check` lists them) or raise --max-bad-rows"
+    )]
+    TooManyBadRows { bad: u64, rows: u64, percent: f64, first: String },
+    #[error(
         "{bad} of {rows} rows are bad, such as {first}; mend them (`dataset check` lists them) or use --on-bad-row skip"
     )]
     BadRows { bad: u64, rows: u64, first: String },

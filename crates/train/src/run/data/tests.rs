@@ -1,0 +1,85 @@
+//! What is refused before the first step, and what the rest of a run counts on.
+
+use super::*;
+use crate::{
+    config::TrainOptions,
+    testing::{answered, open_rows, tiny_model},
+    trainer::Position,
+};
+use tempfile::TempDir;
+
+const ROWS: usize = 100;
+const BAD: &str = "{";
+
+/// A tiny model, and a hundred rows that can all be used.
+fn garden() -> (TempDir, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_model(folder.path());
+    (folder, (0..ROWS).map(|n| answered(&format!("answer {n}"))).collect())
+}
+
+/// A row of more tokens than [`skipping`] allows.
+fn long() -> String {
+    answered(&"many words ".repeat(100))
+}
+
+/// Bad rows and long ones are left out; so many rows are held out.
+fn skipping(held_out: usize) -> TrainOptions {
+    TrainOptions {
+        on_bad_row: Some(OnBadRow::Skip),
+        max_seq_length: Some(100),
+        eval_split: (held_out > 0).then(|| held_out.to_string()),
+        ..TrainOptions::default()
+    }
+}
+
+/// Every row that a source gives in its first epoch.
+fn given(rows: &mut Rows) -> Vec<u64> {
+    rows.seek(Position::default()).unwrap();
+    let batches = std::iter::from_fn(|| rows.next().unwrap());
+    batches.take_while(|(_, end)| end.epoch == 0).flat_map(|(batch, _)| batch.rows).collect()
+}
+
+fn refused(folder: &TempDir, rows: &[String], options: TrainOptions) -> String {
+    open_rows(folder.path(), rows, options).err().expect("a refusal").to_string()
+}
+
+#[test]
+fn bad_rows_of_a_small_evaluation_set_are_skipped_and_counted() {
+    let (folder, mut rows) = garden();
+    let held_out = given(open_rows(folder.path(), &rows, skipping(50)).unwrap().evaluation.as_mut().unwrap());
+    held_out[..10].iter().for_each(|row| rows[*row as usize] = BAD.to_owned());
+    let mut evaluation = open_rows(folder.path(), &rows, skipping(50)).unwrap().evaluation.unwrap();
+    assert_eq!(given(&mut evaluation), held_out[10..], "10 of 50 are far more than 1 %");
+    assert_eq!(evaluation.tally().bad, 10);
+}
+
+#[test]
+fn a_split_without_a_usable_row_is_refused_by_name() {
+    let (folder, mut rows) = garden();
+    let held_out = given(open_rows(folder.path(), &rows, skipping(1)).unwrap().evaluation.as_mut().unwrap());
+    let only = held_out[0] as usize;
+    rows[only] = long();
+    let error = refused(&folder, &rows, skipping(1));
+    assert!(
+        error.starts_with("none of the 1 rows that --eval-split holds out can be used: 1 are longer"),
+        "{error}"
+    );
+    // The other way round: all but the rows held out are too long.
+    let rows: Vec<String> = (0..ROWS).map(|n| if n == only { answered("yes") } else { long() }).collect();
+    let error = refused(&folder, &rows, skipping(1));
+    assert!(error.contains("--eval-split holds out 1 of 100 rows and none of the others"), "{error}");
+}
+
+#[test]
+fn more_bad_rows_than_accepted_are_refused_before_the_first_step() {
+    let (folder, mut rows) = garden();
+    rows[17] = BAD.to_owned();
+    open_rows(folder.path(), &rows, skipping(0)).expect("one in a hundred is accepted");
+    rows[63] = BAD.to_owned();
+    let error = refused(&folder, &rows, skipping(0));
+    assert!(error.starts_with("2 of 100 rows to train on are bad, more than the 1%"), "{error}");
+    assert!(error.contains("rows.jsonl, row 18") && error.ends_with("raise --max-bad-rows"), "{error}");
+    let more = TrainOptions { max_bad_rows: Some("2%".into()), ..skipping(0) };
+    open_rows(folder.path(), &rows, more).expect("two are, if the user says so");
+}

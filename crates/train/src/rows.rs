@@ -17,6 +17,7 @@ pub struct Rows {
     recipe: Arc<Recipe>,
     options: LoaderOptions,
     rows: u64,
+    usable: u64,
     loader: Option<Loader>,
     /// Where the trainer stands.
     position: Position,
@@ -61,6 +62,7 @@ impl Rows {
             recipe,
             options,
             rows,
+            usable: rows,
             loader: None,
             position: Position::default(),
             early: None,
@@ -69,6 +71,12 @@ impl Rows {
             statistics: Rc::default(),
             tally: Tally::default(),
         }
+    }
+
+    /// Says how many of the rows a survey found to be usable.
+    pub(crate) fn with_usable(mut self, usable: u64) -> Self {
+        self.usable = usable;
+        self
     }
 
     /// Masks labels from this epoch on.
@@ -114,6 +122,10 @@ impl BatchSource for Rows {
 
     fn rows(&self) -> u64 {
         self.rows
+    }
+
+    fn usable_rows(&self) -> u64 {
+        self.usable
     }
 
     fn batch_size(&self) -> u64 {

@@ -63,7 +63,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let supply = Supply::new(config, patch_bytes(&recipe), &load);
     let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
-    let mut training = part(share, Some(seed));
+    let mut training = part(share, Some(seed)).with_usable(survey.rest().used());
     let mut keys = Vec::new();
     if config.data.selective_loss != Level::None {
         keys = selective_keys(&config.data, &recipe)?;

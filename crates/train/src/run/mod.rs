@@ -162,7 +162,7 @@ impl Run<'_> {
         let config = self.config;
         let mut settings = config.trainer();
         settings.data_fingerprint = data.fingerprint;
-        let (rows, batch_size) = (data.training.rows(), data.training.batch_size());
+        let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
         let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
         let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
         self.screen.line(&format!(

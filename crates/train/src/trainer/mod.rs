@@ -79,9 +79,9 @@ pub struct TrainerSettings {
 }
 
 impl TrainerSettings {
-    /// Optimizer steps of one epoch and of the whole run, as Hugging Face's Trainer counts them.
-    pub fn steps(&self, rows: u64, batch_size: u64) -> (u64, u64) {
-        let batches = rows.div_ceil(batch_size.max(1));
+    /// Optimizer steps of one epoch and of the whole run, as Hugging Face's Trainer counts them for the rows that can be used.
+    pub fn steps(&self, usable_rows: u64, batch_size: u64) -> (u64, u64) {
+        let batches = usable_rows.div_ceil(batch_size.max(1));
         let per_epoch = batches.div_ceil(self.accumulation.max(1)).max(1);
         let by_epochs = (self.epochs * per_epoch as f64).ceil() as u64;
         (per_epoch, self.max_steps.unwrap_or(by_epochs))
@@ -162,7 +162,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         let mut lengths = Vec::new();
         model.visit(&mut |tensor| lengths.push(tensor.values.len()));
         let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
-        let (steps_per_epoch, max_steps) = settings.steps(data.rows(), data.batch_size());
+        let (steps_per_epoch, max_steps) = settings.steps(data.usable_rows(), data.batch_size());
         let state = TrainerState {
             max_steps,
             num_train_epochs: max_steps.div_ceil(steps_per_epoch),
@@ -242,7 +242,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
 
     fn is_done(&self) -> bool {
         let epochs_done = self.progress.position.epoch as f64 >= self.settings.epochs.ceil();
-        // Rows that were dropped can make an epoch shorter than planned.
+        // Rows that turn out bad on the way can make an epoch shorter than planned.
         self.state.global_step >= self.state.max_steps || self.settings.max_steps.is_none() && epochs_done
     }
 

@@ -103,6 +103,11 @@ pub trait BatchSource {
     /// Rows of an epoch.
     fn rows(&self) -> u64;
 
+    /// Those of them that come in batches; the others are dropped.
+    fn usable_rows(&self) -> u64 {
+        self.rows()
+    }
+
     /// Rows of a full batch.
     fn batch_size(&self) -> u64;
 

@@ -100,9 +100,11 @@ struct ToyData {
     rows: Vec<ToyRow>,
     batch_size: usize,
     position: Position,
+    /// Rows that never come in a batch, as those that are too long.
+    dropped: fn(usize) -> bool,
     /// Fails when this row of any epoch is reached, as a kill would.
     fails_at: Option<Position>,
-    /// From this row on every one is dropped, as those that are too long are.
+    /// From this place on every row turns out bad, which nobody knew before.
     dropped_from: Option<usize>,
 }
 
@@ -114,7 +116,14 @@ impl ToyData {
             ToyRow { features: features.to_vec(), label, tokens: 1 + index as u64 % 4 }
         };
         let rows = values.chunks(FEATURES).enumerate().map(row).collect();
-        Self { rows, batch_size, position: Position::default(), fails_at: None, dropped_from: None }
+        Self {
+            rows,
+            batch_size,
+            position: Position::default(),
+            dropped: |_| false,
+            fails_at: None,
+            dropped_from: None,
+        }
     }
 }
 
@@ -123,6 +132,10 @@ impl BatchSource for ToyData {
 
     fn rows(&self) -> u64 {
         self.rows.len() as u64
+    }
+
+    fn usable_rows(&self) -> u64 {
+        (0..self.rows.len()).filter(|row| !(self.dropped)(*row)).count() as u64
     }
 
     fn batch_size(&self) -> u64 {
@@ -138,15 +151,17 @@ impl BatchSource for ToyData {
         if self.fails_at.is_some_and(|at| (self.position.epoch, self.position.row) >= (at.epoch, at.row)) {
             return Err("killed".into());
         }
-        let start = self.position.row as usize;
-        if start == self.dropped_from.unwrap_or(self.rows.len()) {
-            return Ok(None);
-        }
-        let end = (start + self.batch_size).min(self.rows.len());
         let shift = self.position.epoch as usize * 7;
-        let batch = (start..end).map(|i| self.rows[(i + shift) % self.rows.len()].clone()).collect();
-        self.position.row = end as u64;
-        Ok(Some((batch, self.position)))
+        let mut batch = Vec::new();
+        let end = self.dropped_from.map_or(self.rows(), |place| place as u64);
+        while batch.len() < self.batch_size && self.position.row < end {
+            let row = (self.position.row as usize + shift) % self.rows.len();
+            self.position.row += 1;
+            if !(self.dropped)(row) {
+                batch.push(self.rows[row].clone());
+            }
+        }
+        Ok(if batch.is_empty() { None } else { Some((batch, self.position)) })
     }
 
     fn recycle(&mut self, _: Self::Batch) {}
@@ -170,7 +185,7 @@ fn settings() -> TrainerSettings {
 }
 
 fn schedule(settings: &TrainerSettings, data: &ToyData) -> Schedule {
-    let (_, steps) = settings.steps(data.rows(), data.batch_size());
+    let (_, steps) = settings.steps(data.usable_rows(), data.batch_size());
     Schedule::new(Shape::Linear, 0.1, Warmup::Steps(2), steps).unwrap()
 }
 
@@ -444,6 +459,53 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert_eq!(outcome.state.log_history, stopped.state.log_history);
     let (_, patient) = run(4);
     assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
+}
+
+/// Twenty rows in batches of four, of which four are dropped: four steps an epoch. In the first epoch the last row is one of them.
+fn partly_dropped() -> (TrainerSettings, ToyData) {
+    let settings = TrainerSettings { accumulation: 1, logging_steps: 1, save: When::Epoch, ..settings() };
+    (settings, ToyData { dropped: |row| row % 5 == 4, ..ToyData::new(20, 4) })
+}
+
+#[test]
+fn steps_and_schedule_count_the_rows_that_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, mut data) = partly_dropped();
+    let (_, outcome) = train(dir.path(), settings, &mut data, None, vec![]).unwrap();
+    assert_eq!((outcome.state.global_step, outcome.state.max_steps), (12, 12));
+    let (step, rate) = outcome.state.series("learning_rate").pop().unwrap();
+    assert!(step == 12.0 && (rate - 0.1 / 10.0).abs() < 1e-12, "the schedule ends with the run: {rate}");
+    let kept = CheckpointStore::open(dir.path()).unwrap().list().unwrap();
+    assert_eq!(kept.iter().map(|c| c.step).collect::<Vec<_>>(), [4, 8, 12], "one at the end of each epoch");
+}
+
+#[test]
+fn half_an_epoch_is_half_of_the_rows_that_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, mut data) = partly_dropped();
+    let settings = TrainerSettings { epochs: 0.5, ..settings };
+    let (model, outcome) = train(dir.path(), settings, &mut data, None, vec![]).unwrap();
+    assert_eq!((outcome.state.global_step, model.noise.len()), (2, 2));
+    assert_eq!(outcome.state.epoch, 0.45, "the place counts all rows: nine are behind");
+}
+
+#[test]
+fn a_run_with_dropped_rows_resumes_to_the_same_bits() {
+    let run = |dir: &Path, fails_at| {
+        let (settings, mut data) = partly_dropped();
+        data.fails_at = fails_at;
+        let settings = TrainerSettings { save: When::Steps(1), ..settings };
+        train(dir, settings, &mut data, None, vec![])
+    };
+    let whole = tempfile::tempdir().unwrap();
+    let (whole, _) = run(whole.path(), None).unwrap();
+    for (epoch, row) in [(0, 9), (0, 19), (1, 0), (1, 20), (2, 5)] {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(run(dir.path(), Some(Position { epoch, row })).is_err());
+        let (resumed, outcome) = run(dir.path(), None).unwrap();
+        assert_eq!(resumed.weights, whole.weights, "killed at {epoch}, {row}");
+        assert_eq!(outcome.state.global_step, 12);
+    }
 }
 
 /// Writes down the events it hears, and stops the run at a step.

@@ -83,3 +83,14 @@ fn more_bad_rows_than_accepted_are_refused_before_the_first_step() {
     let more = TrainOptions { max_bad_rows: Some("2%".into()), ..skipping(0) };
     open_rows(folder.path(), &rows, more).expect("two are, if the user says so");
 }
+
+#[test]
+fn steps_are_counted_by_the_usable_rows_to_train_on() {
+    let (folder, mut rows) = garden();
+    rows[..40].fill_with(long);
+    let mut data = open_rows(folder.path(), &rows, skipping(20)).unwrap();
+    let used = given(&mut data.training).len() as u64;
+    assert_eq!((data.training.rows(), data.training.usable_rows()), (80, used));
+    let evaluated = given(data.evaluation.as_mut().unwrap()).len() as u64;
+    assert_eq!(used + evaluated, 60, "every usable row is in one of the two");
+}

@@ -254,7 +254,7 @@ fn cached_path(data: &Path, folder: Option<&Path>) -> io::Result<Option<PathBuf>
 }
 
 /// FNV-1a, which is the same on every machine and in every version.
-pub(crate) fn hash(bytes: &[u8]) -> u64 {
+pub fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

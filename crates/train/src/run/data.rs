@@ -14,6 +14,7 @@ use crate::{
 use garden_data::{
     Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
     image::DecodeLimits,
+    index,
     processor::{PixelLimits, Processor},
     progress::Progress,
     survey::{RowCounts, Survey, SurveyOptions, survey},
@@ -34,7 +35,7 @@ pub struct RunData {
     pub evaluation: Option<Rows>,
     /// What all rows are like.
     pub survey: Survey,
-    /// Changes when the rows do.
+    /// Changes when the rows do, or what is evaluated on: a run that went on with another split would be judged by rows it has learned.
     pub fingerprint: u64,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
@@ -72,6 +73,10 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             config.data.selective_loss_start_epoch,
         );
     }
+    let mut fingerprint = recipe.dataset.fingerprint();
+    if held_out > 0 {
+        fingerprint = joined(fingerprint, held_out);
+    }
     let evaluation = match &config.eval_rows {
         EvalRows::None => None,
         EvalRows::Count(_) | EvalRows::Share(_) => split.map(|share| part(share, None)),
@@ -79,14 +84,18 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             let recipe = self::recipe(name, config, model, progress)?;
             let survey = look_at(&recipe, None, config, progress)?;
             check_usable(&survey, name, &config.data)?;
+            fingerprint = joined(fingerprint, recipe.dataset.fingerprint());
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
             let supply = Supply::new(config, patch_bytes(&recipe), &own);
             Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
     };
-    let fingerprint = recipe.dataset.fingerprint();
     Ok(RunData { training, evaluation, survey, fingerprint, keys, load })
+}
+
+fn joined(fingerprint: u64, other: u64) -> u64 {
+    index::hash(&[fingerprint, other].map(u64::to_le_bytes).concat())
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {

@@ -94,3 +94,20 @@ fn steps_are_counted_by_the_usable_rows_to_train_on() {
     let evaluated = given(data.evaluation.as_mut().unwrap()).len() as u64;
     assert_eq!(used + evaluated, 60, "every usable row is in one of the two");
 }
+
+#[test]
+fn the_fingerprint_tells_splits_and_evaluation_sets_apart() {
+    let (folder, rows) = garden();
+    let fingerprint = |options| open_rows(folder.path(), &rows, options).unwrap().fingerprint;
+    let other = folder.path().join("other.jsonl");
+    let evaluated = |rows: usize| {
+        std::fs::write(&other, (0..rows).map(|_| answered("yes") + "\n").collect::<String>()).unwrap();
+        let eval_dataset = Some(other.to_string_lossy().into_owned());
+        fingerprint(TrainOptions { eval_dataset, ..skipping(0) })
+    };
+    let all = [evaluated(2), evaluated(3), fingerprint(skipping(0)), fingerprint(skipping(2))];
+    assert_eq!(fingerprint(skipping(2)), all[3]);
+    let different: std::collections::BTreeSet<u64> =
+        all.into_iter().chain([fingerprint(skipping(3))]).collect();
+    assert_eq!(different.len(), 5);
+}

@@ -5,14 +5,17 @@
 
 use super::{Run, RunData, RunError, VisionModel};
 use crate::{
-    checkpoint::MANIFEST,
+    checkpoint::{Checkpoint, MANIFEST},
     merge::copy_companions,
     monitor::MemorySummary,
     outputs::summary::FinishedRun,
     trainer::{BatchSource, Outcome, StopReason},
 };
 use garden_model::files::copy_whole;
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Files of a checkpoint that only a resume needs.
 const ONLY_TO_RESUME: [&str; 4] = [MANIFEST, "optimizer.safetensors", "progress.json", "trainer_state.json"];
@@ -33,10 +36,8 @@ impl Run<'_> {
             return Ok(());
         }
         let best = outcome.state.best_global_step.filter(|_| self.config.early_stopping_patience.is_some());
-        let source = match best {
-            Some(step) => output.join(format!("checkpoint-{step}")),
-            None => outcome.checkpoint.path.clone(),
-        };
+        let (source, missed) = chosen(output, best, &outcome.checkpoint);
+        missed.iter().for_each(|missed| self.screen.note(missed));
         for entry in fs::read_dir(&source).map_err(RunError::io(&source))? {
             let path = entry.map_err(RunError::io(&source))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
@@ -70,5 +71,41 @@ impl Run<'_> {
             seconds,
         };
         finished.write(output).map_err(RunError::io(output))
+    }
+}
+
+/// The checkpoint whose files are the result, and what is to be said where it is not the best one. A run that goes on from a checkpoint in
+/// another folder has its best one there.
+fn chosen(output: &Path, best: Option<u64>, last: &Checkpoint) -> (PathBuf, Option<String>) {
+    let Some(step) = best.filter(|step| *step != last.step) else { return (last.path.clone(), None) };
+    let path = output.join(format!("checkpoint-{step}"));
+    if path.is_dir() {
+        return (path, None);
+    }
+    let said = format!(
+        "the best evaluation was at step {step}, whose checkpoint is not in {}: the result is that of step {}, the last",
+        output.display(),
+        last.step
+    );
+    (last.path.clone(), Some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_is_the_best_checkpoint_or_the_last_where_the_best_is_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoint = |step: u64| folder.path().join(format!("checkpoint-{step}"));
+        fs::create_dir(checkpoint(5)).unwrap();
+        let last = Checkpoint { step: 9, path: checkpoint(9) };
+        let choose = |best| chosen(folder.path(), best, &last);
+        assert_eq!(choose(Some(5)), (checkpoint(5), None));
+        assert_eq!(choose(None), (checkpoint(9), None));
+        assert_eq!(choose(Some(9)), (checkpoint(9), None), "wherever it is");
+        let (path, said) = choose(Some(3));
+        assert_eq!(path, checkpoint(9));
+        assert!(said.unwrap().starts_with("the best evaluation was at step 3, whose checkpoint is not in"));
     }
 }

@@ -1,7 +1,7 @@
 //! The loggers of a run as one callback: metrics.jsonl always, TensorBoard and MLflow if asked for.
 //!
 //! In come log entries; out go lines, event records and requests. A file that cannot be written ends the run with its name; an
-//! MLflow server that stops answering is reported once and tried again with each entry.
+//! MLflow server that stops answering is reported once and tried again after one, two, four and more minutes, and at the end.
 
 use super::{
     metrics::MetricsFile,
@@ -108,8 +108,8 @@ impl Callback for Loggers<'_> {
 
     fn on_end(&mut self, _: &TrainerState, stopped: Option<&StopReason>) -> Result<(), BoxError> {
         let finished = matches!(stopped, None | Some(StopReason::EarlyStopping));
-        if let Some(result) = self.mlflow.as_ref().map(|mlflow| mlflow.end(finished)) {
-            self.mlflow_went(result);
+        if let Some(Err(error)) = self.mlflow.as_mut().map(|mlflow| mlflow.end(finished)) {
+            self.screen.note(&format!("{error}; metrics.jsonl has all numbers, those not sent too"));
         }
         Ok(())
     }

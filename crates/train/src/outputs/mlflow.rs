@@ -1,13 +1,13 @@
 //! MLflow over its REST interface: one run, its settings and its numbers.
 //!
 //! In come the server's address and the log entries of a run; out go HTTP requests. A server that cannot be reached at the start
-//! is an error; one that fails later only costs its numbers, which are kept and sent with the next ones.
+//! is an error; one that fails later holds up the training ever more rarely, and its numbers are kept and sent when it answers again.
 
 use crate::trainer::LogEntry;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Numbers of one request; the server's own limit is 1000.
@@ -18,12 +18,15 @@ const MOST_KEPT: usize = 100_000;
 const LONGEST_SETTING: usize = 6000;
 /// How long to wait for an answer: a dead server must not hold up the training.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server that failed is left alone at first; twice as long each time after.
+const SHORTEST_REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(16 * 60);
 
 /// Why MLflow cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("MLflow at {uri}: {path}: {reason}")]
+#[error("MLflow at {server}: {path}: {reason}")]
 pub struct MlflowError {
-    uri: String,
+    server: String,
     path: &'static str,
     reason: String,
 }
@@ -35,6 +38,25 @@ pub struct MlflowRun {
     token: Option<String>,
     run_id: String,
     waiting: Vec<Value>,
+    rest: Rest,
+}
+
+/// When a server that failed is asked again.
+#[derive(Default)]
+struct Rest {
+    length: Duration,
+    until: Option<Instant>,
+}
+
+impl Rest {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now >= until)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.length = (2 * self.length).clamp(SHORTEST_REST, LONGEST_REST);
+        self.until = Some(now + self.length);
+    }
 }
 
 impl MlflowRun {
@@ -49,7 +71,8 @@ impl MlflowRun {
         let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false);
         let agent = config.build().new_agent();
         let uri = uri.trim_end_matches('/').to_owned();
-        let mut run = Self { agent, uri, token, run_id: String::new(), waiting: Vec::new() };
+        let mut run =
+            Self { agent, uri, token, run_id: String::new(), waiting: Vec::new(), rest: Rest::default() };
         run.run_id = match resumed {
             Some(id) => {
                 run.post("runs/update", json!({ "run_id": id, "status": "RUNNING" }))?;
@@ -96,7 +119,7 @@ impl MlflowRun {
         Ok(())
     }
 
-    /// Sends the numbers of a log entry, after those that wait.
+    /// Sends the numbers of a log entry, after those that wait; keeps them where the server failed a moment ago.
     pub fn add(&mut self, entry: &LogEntry) -> Result<(), MlflowError> {
         let timestamp = milliseconds();
         for (key, value) in entry.values.iter().filter(|(_, value)| value.is_finite()) {
@@ -105,6 +128,18 @@ impl MlflowRun {
         }
         let surplus = self.waiting.len().saturating_sub(MOST_KEPT);
         self.waiting.drain(..surplus);
+        if !self.rest.is_over(Instant::now()) {
+            return Ok(());
+        }
+        let sent = self.send_waiting();
+        match sent {
+            Ok(()) => self.rest = Rest::default(),
+            Err(_) => self.rest.begin(Instant::now()),
+        }
+        sent
+    }
+
+    fn send_waiting(&mut self) -> Result<(), MlflowError> {
         while !self.waiting.is_empty() {
             let count = self.waiting.len().min(LARGEST_BATCH);
             let metrics = &self.waiting[..count];
@@ -114,21 +149,27 @@ impl MlflowRun {
         Ok(())
     }
 
-    /// Marks the run as finished, or as killed where it will be resumed.
-    pub fn end(&self, finished: bool) -> Result<(), MlflowError> {
+    /// Sends what still waits, and marks the run as finished, or as killed where it will be resumed.
+    pub fn end(&mut self, finished: bool) -> Result<(), MlflowError> {
+        let sent = self.send_waiting();
         let status = if finished { "FINISHED" } else { "KILLED" };
         let body = json!({ "run_id": self.run_id, "status": status, "end_time": milliseconds() });
-        self.post("runs/update", body).map(drop)
+        let marked = self.post("runs/update", body).map(drop);
+        sent.and(marked)
     }
 
     fn post(&self, path: &'static str, body: Value) -> Result<Value, MlflowError> {
-        let failed = |reason: String| MlflowError { uri: self.uri.clone(), path, reason };
+        let failed = |reason: String| MlflowError { server: server(&self.uri), path, reason };
         let url = format!("{}/api/2.0/mlflow/{path}", self.uri);
         let mut request = self.agent.post(&url).header("Content-Type", "application/json");
         if let Some(token) = &self.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        let mut response = request.send(body.to_string()).map_err(|error| failed(error.to_string()))?;
+        let mut response = request.send(body.to_string()).map_err(|error| match error {
+            // Its text has all of the address.
+            ureq::Error::BadUri(_) => failed("not an http(s) address".to_owned()),
+            error => failed(error.to_string()),
+        })?;
         let text = response.body_mut().read_to_string().map_err(|error| failed(error.to_string()))?;
         let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if response.status().is_success() {
@@ -140,8 +181,19 @@ impl MlflowRun {
 
     fn text(&self, value: &Value, path: &'static str) -> Result<String, MlflowError> {
         let missing =
-            || MlflowError { uri: self.uri.clone(), path, reason: "the answer has no id".to_owned() };
+            || MlflowError { server: server(&self.uri), path, reason: "the answer has no id".to_owned() };
         value.as_str().map(str::to_owned).ok_or_else(missing)
+    }
+}
+
+/// Scheme, host and port of an address: the rest may hold a password.
+fn server(uri: &str) -> String {
+    let parsed = uri.parse::<ureq::http::Uri>().ok();
+    let named = parsed.as_ref().and_then(|uri| Some((uri.scheme_str()?, uri.host()?, uri.port_u16())));
+    match named {
+        Some((scheme, host, Some(port))) => format!("{scheme}://{host}:{port}"),
+        Some((scheme, host, None)) => format!("{scheme}://{host}"),
+        None => "MLFLOW_TRACKING_URI".to_owned(),
     }
 }
 
@@ -246,9 +298,52 @@ mod tests {
         server.failing.store(false, Ordering::SeqCst);
         server.asked();
         run.add(&entry(2)).unwrap();
+        assert_eq!(server.asked().len(), 0, "it is left alone for a minute");
+        run.rest.until = Some(Instant::now());
+        run.add(&entry(3)).unwrap();
         let asked = server.asked();
         assert_eq!(asked[0].1["run_id"], "known", "a resumed run goes on");
-        assert_eq!(asked[0].1["metrics"].as_array().unwrap().len(), 2);
+        assert_eq!(asked[0].1["metrics"].as_array().unwrap().len(), 3);
+        run.add(&entry(4)).unwrap();
+        assert_eq!(server.asked().len(), 1, "and all is as before");
+    }
+
+    #[test]
+    fn the_end_does_not_wait_to_send_what_is_left() {
+        let server = Server::start();
+        let mut run = MlflowRun::start(&server.uri, None, "garden", "out", Some("known")).unwrap();
+        server.failing.store(true, Ordering::SeqCst);
+        run.add(&entry(1)).unwrap_err();
+        server.failing.store(false, Ordering::SeqCst);
+        server.asked();
+        run.end(true).unwrap();
+        let asked = server.asked();
+        assert_eq!(asked[0].1["metrics"][0]["step"], 1);
+        assert_eq!(asked[1].1["status"], "FINISHED");
+    }
+
+    #[test]
+    fn a_server_that_fails_again_and_again_is_asked_ever_more_rarely() {
+        let (mut rest, now) = (Rest::default(), Instant::now());
+        let minutes: Vec<u64> = std::iter::repeat_with(|| {
+            rest.begin(now);
+            assert!(!rest.is_over(now) && rest.is_over(now + rest.length));
+            rest.length.as_secs() / 60
+        })
+        .take(7)
+        .collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn errors_name_the_server_and_keep_its_password() {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let uris = [format!("http://ann:secret@{gone}/secret?token=secret"), "ann:secret@nowhere".to_owned()];
+        for uri in uris {
+            let error = MlflowRun::start(&uri, None, "x", "y", None).err().unwrap().to_string();
+            assert!(error.starts_with("MLflow at ") && !error.contains("secret"), "{error}");
+        }
+        assert_eq!(server("https://ann:secret@example.org/mlflow"), "https://example.org");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Images on other machines, for users who allow them.
 //!
-//! In comes an http(s) address; out go the bytes it answers with, at most [`MAX_IMAGE_BYTES`] of them and within
-//! [`TIMEOUT`]. Only public addresses are reached: every name is resolved here, refused if any of its addresses is
+//! In comes an http(s) address; out go the bytes it answers with, at most [`MAX_IMAGE_BYTES`] of them, each of a few tries
+//! within [`TIMEOUT`]. Only public addresses are reached: every name is resolved here, refused if any of its addresses is
 //! private, and connected by the very addresses that were checked; redirects go the same way.
 
 use crate::{error::BadRow, source::MAX_IMAGE_BYTES};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    thread,
     time::Duration,
 };
 use ureq::{
@@ -19,20 +20,25 @@ use ureq::{
     },
 };
 
-/// For the whole of one image, redirects included.
+/// For one try at an image, redirects included.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: u32 = 5;
+/// One lost connection among a million images must not end a run.
+const TRIES: u32 = 3;
+/// Before the second try; twice as long before the third.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Fetches remote images.
 #[derive(Debug, Clone)]
 pub struct RemoteImages {
     agent: Agent,
     limit: u64,
+    pause: Duration,
 }
 
 impl Default for RemoteImages {
     fn default() -> Self {
-        Self::new(is_public, TIMEOUT, MAX_IMAGE_BYTES)
+        Self { pause: PAUSE, ..Self::new(is_public, TIMEOUT, MAX_IMAGE_BYTES) }
     }
 }
 
@@ -46,15 +52,37 @@ impl RemoteImages {
             .user_agent(concat!("model-garden/", env!("CARGO_PKG_VERSION")))
             .build();
         let resolver = Guard { resolver: DefaultResolver::default(), allowed };
-        Self { agent: Agent::with_parts(config, DefaultConnector::default(), resolver), limit }
+        Self {
+            agent: Agent::with_parts(config, DefaultConnector::default(), resolver),
+            limit,
+            pause: Duration::ZERO,
+        }
     }
 
     /// The bytes behind an address.
     pub fn fetch(&self, url: &str) -> Result<Vec<u8>, BadRow> {
-        let answer = self.agent.get(url).call();
-        let read =
-            answer.and_then(|mut answer| answer.body_mut().with_config().limit(self.limit).read_to_vec());
+        let mut read = self.try_once(url);
+        for earlier in 1..TRIES {
+            if !read.as_ref().is_err_and(may_pass) {
+                break;
+            }
+            thread::sleep(earlier * self.pause);
+            read = self.try_once(url);
+        }
         read.map_err(|error| BadRow::Remote { url: url.to_owned(), reason: error.to_string() })
+    }
+
+    fn try_once(&self, url: &str) -> Result<Vec<u8>, ureq::Error> {
+        self.agent.get(url).call()?.body_mut().with_config().limit(self.limit).read_to_vec()
+    }
+}
+
+/// Whether the same request may well succeed a moment later.
+fn may_pass(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::ConnectionFailed => true,
+        ureq::Error::StatusCode(code) => *code == 429 || *code >= 500,
+        _ => false,
     }
 }
 
@@ -130,21 +158,25 @@ mod tests {
             Arc,
             atomic::{AtomicUsize, Ordering},
         },
-        thread,
     };
 
     /// A server that answers every request alike, and the number of those it had.
     fn server(answer: Vec<u8>) -> (String, Arc<AtomicUsize>) {
+        server_of(vec![answer])
+    }
+
+    /// A server that gives one answer after the other, the last one for ever; an empty answer is a lost connection.
+    fn server_of(answers: Vec<Vec<u8>>) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}/a.png", listener.local_addr().unwrap());
         let requests = Arc::new(AtomicUsize::new(0));
         let counter = requests.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                counter.fetch_add(1, Ordering::SeqCst);
+                let answer = &answers[counter.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1)];
                 let mut stream = stream.unwrap();
                 let _ = stream.read(&mut [0; 4096]);
-                let _ = stream.write_all(&answer);
+                let _ = stream.write_all(answer);
             }
         });
         (address, requests)
@@ -200,6 +232,27 @@ mod tests {
         let quick = RemoteImages::new(|_| true, Duration::from_millis(100), 100);
         assert!(quick.fetch(&silent).unwrap_err().to_string().contains("timeout"));
         assert!(quick.fetch("ftp://example.org/a.png").is_err());
+    }
+
+    fn status(line: &str) -> Vec<u8> {
+        format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_three_times_and_nothing_else_is() {
+        let fleeting = [status("503 Busy"), status("500 Oops"), status("429 Slow down"), Vec::new()];
+        for failure in fleeting {
+            let (address, _) = server_of(vec![failure.clone(), failure.clone(), ok(b"picture")]);
+            assert_eq!(to_test_server(100).fetch(&address).unwrap(), b"picture");
+            let (address, requests) = server(failure);
+            assert!(to_test_server(100).fetch(&address).is_err());
+            assert_eq!(requests.load(Ordering::SeqCst), 3);
+        }
+        for lasting in [status("404 Not Found"), status("403 Forbidden"), ok(&[0; 101])] {
+            let (address, requests) = server(lasting);
+            assert!(to_test_server(100).fetch(&address).is_err());
+            assert_eq!(requests.load(Ordering::SeqCst), 1);
+        }
     }
 
     #[test]

@@ -158,3 +158,24 @@ fn a_base_in_four_bits_is_merged() {
         assert_eq!(matrix(&output, merger, [48, 128]), expected, "{merged_as:?}");
     }
 }
+
+#[test]
+fn what_a_killed_merge_left_is_no_part_of_the_next_one() {
+    let (folders, _) = folders(0.05);
+    let partial = folders.output.with_file_name("merged.partial");
+    std::fs::create_dir(&partial).unwrap();
+    std::fs::write(partial.join("model-00001-of-00002.safetensors"), "old").unwrap();
+    run(&folders, MergedAs::SixteenBit).unwrap();
+    assert!(!folders.output.join("model-00001-of-00002.safetensors").exists());
+    assert!(!partial.exists());
+}
+
+#[test]
+fn a_folder_that_no_merge_made_is_left_alone() {
+    let (folders, _) = folders(0.05);
+    let partial = folders.output.with_file_name("merged.partial");
+    std::fs::create_dir_all(partial.join("photos")).unwrap();
+    let error = run(&folders, MergedAs::SixteenBit).unwrap_err().to_string();
+    assert!(error.contains("photos exists already"), "{error}");
+    assert!(partial.join("photos").exists());
+}

@@ -131,8 +131,8 @@ pub fn merge(
     checkpoint.check(&config)?;
     let adapter = Adapter::read(adapter_dir, &config)?;
     let partial = partial_folder(output);
+    make_empty(&partial)?;
     let written = (|| {
-        fs::create_dir_all(&partial).map_err(MergeError::io(&partial))?;
         let merger = Merger::new(&checkpoint, &adapter, merged_as);
         let merged = write_weights(&merger, &parameters(&config), &partial, &mut progress)?;
         if merged.changed_elements == 0 {
@@ -156,6 +156,24 @@ fn partial_folder(output: &Path) -> PathBuf {
     let mut name = output.file_name().unwrap_or_default().to_owned();
     name.push(".partial");
     output.with_file_name(name)
+}
+
+/// Makes a folder, or removes the files that a killed merge left in it: they would become a part of this one's result.
+fn make_empty(partial: &Path) -> Result<(), MergeError> {
+    // A link counts as a file: what it leads to is not looked at.
+    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir());
+    if is_file(partial) {
+        return Err(MergeError::Exists(partial.to_owned()));
+    }
+    fs::create_dir_all(partial).map_err(MergeError::io(partial))?;
+    let entries = fs::read_dir(partial).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let left: Vec<PathBuf> =
+        entries.map_err(MergeError::io(partial))?.iter().map(|entry| entry.path()).collect();
+    // A merge makes no folders: where there is one, all of it is somebody else's.
+    if let Some(folder) = left.iter().find(|path| !is_file(path)) {
+        return Err(MergeError::Exists(folder.clone()));
+    }
+    left.iter().try_for_each(|file| fs::remove_file(file).map_err(MergeError::io(file)))
 }
 
 /// Writes all tensors, in as many files as their size asks for.

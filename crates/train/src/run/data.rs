@@ -35,7 +35,8 @@ pub struct RunData {
     pub evaluation: Option<Rows>,
     /// What all rows are like.
     pub survey: Survey,
-    /// Changes when the rows do, or what is evaluated on: a run that went on with another split would be judged by rows it has learned.
+    /// Changes when the rows do, or how they are split: a run that went on with another split would be judged by rows it has learned.
+    /// Rows of their own to evaluate on may change: who has mended one must be able to go on.
     pub fingerprint: u64,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
@@ -73,10 +74,10 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             config.data.selective_loss_start_epoch,
         );
     }
-    let mut fingerprint = recipe.dataset.fingerprint();
-    if held_out > 0 {
-        fingerprint = joined(fingerprint, held_out);
-    }
+    let fingerprint = match (recipe.dataset.fingerprint(), held_out) {
+        (rows, 0) => rows,
+        (rows, held_out) => index::hash(&[rows, held_out].map(u64::to_le_bytes).concat()),
+    };
     let evaluation = match &config.eval_rows {
         EvalRows::None => None,
         EvalRows::Count(_) | EvalRows::Share(_) => split.map(|share| part(share, None)),
@@ -84,7 +85,6 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             let recipe = self::recipe(name, config, model, progress)?;
             let survey = look_at(&recipe, None, config, progress)?;
             check_usable(&survey, name, &config.data)?;
-            fingerprint = joined(fingerprint, recipe.dataset.fingerprint());
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
             let supply = Supply::new(config, patch_bytes(&recipe), &own);
@@ -92,10 +92,6 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         }
     };
     Ok(RunData { training, evaluation, survey, fingerprint, keys, load })
-}
-
-fn joined(fingerprint: u64, other: u64) -> u64 {
-    index::hash(&[fingerprint, other].map(u64::to_le_bytes).concat())
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {

@@ -173,7 +173,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
                 theirs.seed, ours.seed
             )
         } else if theirs.data_fingerprint != ours.data_fingerprint {
-            "was made with other rows: the dataset has changed, or --eval-split or --eval-dataset; choose another --output-dir to begin anew"
+            "was made with other rows: the dataset has changed, or --eval-split; choose another --output-dir to begin anew"
                 .to_owned()
         } else {
             return Ok(());

@@ -18,6 +18,11 @@ fn images() -> Vec<(String, Vec<u8>)> {
     files.iter().map(|path| (named(path), fs::read(path).expect("readable"))).collect()
 }
 
+fn golden(name: &str) -> Vec<u8> {
+    let file = images().into_iter().find(|(file, _)| file == name);
+    file.unwrap_or_else(|| panic!("{name} is a golden")).1
+}
+
 /// Numbers that look random and are the same on every run.
 struct Numbers(u64);
 
@@ -112,6 +117,65 @@ fn bombs_are_refused_by_their_header() {
     let jpeg = b"\xFF\xD8\xFF\xC0\0\x0B\x08\xFF\xFF\xFF\xFF\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\0";
     let failure = image::decode(jpeg, DecodeLimits::default()).expect_err("4.3 billion pixels");
     assert!(failure.to_string().starts_with("65535x65535 is over the limit"), "{failure}");
+    // One row of 6 GB.
+    let mut png = golden("rgb.png");
+    png[16..24].copy_from_slice(&[0xFF / 2, 0xFF, 0xFF, 0xFF, 0, 0, 0, 1]);
+    seal(&mut png, 8);
+    let failure = image::dimensions(&png, DecodeLimits::default()).expect_err("2.1 billion pixels");
+    assert!(failure.to_string().contains("takes more than 64 MiB"), "{failure}");
+}
+
+/// The checksum of the chunk at `start` of a PNG.
+fn seal(png: &mut [u8], start: usize) {
+    let length = u32::from_be_bytes(png[start..start + 4].try_into().expect("four bytes")) as usize;
+    let end = start + 8 + length;
+    let sum = crc32fast::hash(&png[start + 4..end]);
+    png[end..end + 4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Compressed data that becomes `length` zeros: one literal, then matches of 258 bytes, 13 bits each.
+fn deflated_zeros(length: usize) -> Vec<u8> {
+    let begin = [1, 1, 0].into_iter().chain([0, 0, 1, 1, 0, 0, 0, 0]);
+    let longest_match = [1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0];
+    let bits: Vec<u8> = begin.chain(std::iter::repeat_n(longest_match, length / 258).flatten()).collect();
+    let bytes = bits.chunks(8).map(|bits| bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit));
+    [0x78, 0x01].into_iter().chain(bytes).collect()
+}
+
+/// The most memory that this process ever had.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("readable");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+#[test]
+fn an_image_larger_than_the_room_for_its_extras_is_read() {
+    const SIDE: u32 = 4800;
+    let pixels = vec![7; SIDE as usize * SIDE as usize * 3];
+    let mut png = Vec::new();
+    let encoder = ::image::codecs::png::PngEncoder::new(&mut png);
+    ::image::ImageEncoder::write_image(encoder, &pixels, SIDE, SIDE, ::image::ExtendedColorType::Rgb8)
+        .expect("an encoded image");
+    let decoded =
+        image::decode(&png, DecodeLimits::default()).expect("69 MB of pixels are within the limits");
+    assert!(decoded.rgb == pixels);
+}
+
+#[test]
+fn a_colour_profile_is_no_bomb_either() {
+    const INFLATED: usize = 1_000_000_000;
+    let plain = golden("rgb.png");
+    let profile = [b"bomb\0\0".as_slice(), &deflated_zeros(INFLATED)].concat();
+    let chunk = [&(profile.len() as u32).to_be_bytes(), b"iCCP".as_slice(), &profile, &[0; 4]].concat();
+    // After the header, which has 25 bytes.
+    let mut png = [&plain[..33], &chunk, &plain[33..]].concat();
+    seal(&mut png, 33);
+    let before = peak();
+    assert_eq!(image::dimensions(&png, LIMITS), image::dimensions(&plain, LIMITS));
+    assert_eq!(image::decode(&png, LIMITS), image::decode(&plain, LIMITS), "profiles are not applied");
+    let grown = peak() - before;
+    assert!(grown < INFLATED as u64 / 2, "{grown} bytes for an image of {} bytes", png.len());
 }
 
 #[test]

@@ -5,10 +5,14 @@
 
 use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
 use image::{
-    ColorType, ImageDecoder, ImageError as Failure,
+    ColorType, ImageDecoder, ImageError as Failure, Limits,
     codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder},
 };
 use std::io::Cursor;
+
+/// What a PNG may take beside its pixels: a row, text, and a colour profile, which is compressed and can be a bomb of
+/// its own. The decoder leaves a profile beyond it away, which changes nothing here: profiles are not applied.
+const PNG_EXTRAS: u64 = 64 << 20;
 
 /// Reads the size as stored, and the orientation.
 pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError> {
@@ -47,11 +51,18 @@ pub(super) fn decode(
 fn open(format: Format, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, ImageError> {
     let source = Cursor::new(bytes);
     match format {
-        Format::Png => PngDecoder::new(source).map(|decoder| Box::new(decoder) as _),
+        Format::Png => PngDecoder::with_limits(source, png_limits()).map(|decoder| Box::new(decoder) as _),
         Format::WebP => WebPDecoder::new(source).map(|decoder| Box::new(decoder) as _),
         _ => BmpDecoder::new(source).map(|decoder| Box::new(decoder) as _),
     }
     .map_err(|failure| explain(format, bytes, failure))
+}
+
+/// The pixels are ours to allocate and do not count here; [`DecodeLimits`] are checked for them.
+fn png_limits() -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(PNG_EXTRAS);
+    limits
 }
 
 /// EXIF goes before XMP, as in Pillow; a broken chunk of either is no broken image.
@@ -104,6 +115,10 @@ fn explain(format: Format, bytes: &[u8], failure: Failure) -> ImageError {
     match failure {
         Failure::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             ImageError::Truncated { format, length: bytes.len() }
+        }
+        Failure::Limits(_) => {
+            let reason = format!("a row of it, or its text, takes more than {} MiB", PNG_EXTRAS >> 20);
+            ImageError::Broken { format, reason }
         }
         Failure::Unsupported(what) => ImageError::Unsupported { format, reason: what.to_string() },
         other => ImageError::Broken { format, reason: other.to_string() },

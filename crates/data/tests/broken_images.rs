@@ -178,6 +178,33 @@ fn a_colour_profile_is_no_bomb_either() {
     assert!(grown < INFLATED as u64 / 2, "{grown} bytes for an image of {} bytes", png.len());
 }
 
+/// A colour JPEG made of a grey one: its only scan again and again, for these components in turn.
+fn one_scan_each(components: &[u8]) -> Vec<u8> {
+    let grey = golden("grey.jpg");
+    let place = |marker: u8| grey.windows(2).position(|pair| pair == [0xFF, marker]).expect("the marker");
+    let (frame, scan, end) = (place(0xC0), place(0xDA), grey.len() - 2);
+    let size = &grey[frame + 5..frame + 9];
+    let header = [b"\xFF\xC0\0\x11\x08", size, b"\x03\x01\x11\0\x02\x11\0\x03\x11\0"].concat();
+    let mut jpeg = [&grey[..frame], &header, &grey[frame + 13..scan]].concat();
+    for &component in components {
+        jpeg.extend([&grey[scan..scan + 5], &[component], &grey[scan + 6..end]].concat());
+    }
+    jpeg.extend(&grey[end..]);
+    jpeg
+}
+
+#[test]
+fn no_plane_shows_an_earlier_image() {
+    let mut decoder = image::Decoder::default();
+    decoder.decode(&golden("photo.jpg"), LIMITS).expect("a photo");
+    decoder.decode(&one_scan_each(&[1, 2, 3]), LIMITS).expect("each component has its scan");
+    decoder.decode(&one_scan_each(&[1, 1, 2, 3]), LIMITS).expect("the first one came twice, all came");
+    for missing in [[1, 1, 1], [1, 2, 2], [3, 2, 3]] {
+        let failure = decoder.decode(&one_scan_each(&missing), LIMITS).err();
+        assert!(matches!(failure, Some(ImageError::Truncated { .. })), "{missing:?}: {failure:?}");
+    }
+}
+
 #[test]
 fn what_is_no_image_is_named() {
     let message = |bytes: &[u8]| image::decode(bytes, LIMITS).expect_err("no image").to_string();

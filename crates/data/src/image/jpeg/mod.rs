@@ -94,10 +94,14 @@ impl Decoder {
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
         let mut next = first;
-        let mut missing = frame.components.len();
+        // Each by itself: a component that comes twice does not stand for another, whose plane is an earlier image's.
+        let mut came = vec![false; frame.components.len()];
+        let mut scans = 0;
         while let Next::Scan(scan) = next {
+            scans += 1;
+            header::check_scan_count(scans)?;
             let together = scan.components.len() == frame.components.len();
-            missing = missing.saturating_sub(scan.components.len());
+            scan.components.iter().for_each(|part| came[part.index] = true);
             let data = headers.entropy_coded(&mut self.unstuffed)?;
             let (planes, converter) = (&mut self.planes, &mut self.converter);
             scan::sequential(frame, &scan, headers.tables(), data, planes, |planes, rows| {
@@ -105,7 +109,7 @@ impl Decoder {
                     converter.convert(planes, rows, sink);
                 }
             })?;
-            if missing == 0 {
+            if came.iter().all(|&came| came) {
                 return Ok(());
             }
             next = headers.next_scan()?;

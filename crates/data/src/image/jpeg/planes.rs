@@ -24,8 +24,8 @@ pub(super) struct Plane {
 }
 
 impl Planes {
-    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is overwritten
-    /// or never read.
+    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is overwritten,
+    /// since every component must come, or never read.
     pub fn prepare(&mut self, frame: &Frame, latest_only: bool) {
         self.planes.resize_with(self.planes.len().max(frame.components.len()), Plane::default);
         for (plane, component) in self.planes.iter_mut().zip(&frame.components) {

@@ -38,6 +38,24 @@ struct Stopping {
     deadline: Instant,
 }
 
+/// What says when to look again.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    interval: Duration,
+    /// What the limit asks for, if there is one.
+    limit: Option<Duration>,
+    /// When the next reading is due, as long as readings are taken.
+    reading: Option<Instant>,
+}
+
+impl Pace {
+    fn next_look(&self, now: Instant) -> Instant {
+        let wait = self.limit.unwrap_or(self.interval);
+        let reading = self.reading.map(|due| due.max(now));
+        reading.map_or(now + wait, |due| due.min(now + wait))
+    }
+}
+
 /// One attempt, from the start of the command to the end of its last process.
 pub(super) struct Attempt<'a, 'b> {
     supervisor: &'a mut Supervisor<'b>,
@@ -142,14 +160,15 @@ impl<'a, 'b> Attempt<'a, 'b> {
             recorder.level()?
         };
         let at = recorder.elapsed();
-        let mut wait = interval;
+        let mut limit = None;
         if let (Some(watch), Some(owned)) = (&mut self.watch, level) {
             let next = watch.next_look(interval);
             let call = watch.look(at, owned, next);
-            wait = watch.next_look(interval);
+            limit = Some(watch.next_look(interval));
             self.answer(call, owned);
         }
-        self.next_look = (now + wait).min(self.next_tick.max(now));
+        let pace = Pace { interval, limit, reading: records.then_some(self.next_tick) };
+        self.next_look = pace.next_look(now);
         Ok(())
     }
 
@@ -240,5 +259,31 @@ impl<'a, 'b> Attempt<'a, 'b> {
             let deadline = Instant::now() + self.supervisor.orders.grace;
             self.stopping.get_or_insert(Stopping { cause: Cause::User, deadline });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const BRINK: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn looks_come_with_the_readings_or_sooner() {
+        let now = Instant::now();
+        let due = now + SECOND / 4;
+        let pace = Pace { interval: SECOND, limit: None, reading: Some(due) };
+        assert_eq!(pace.next_look(now), due);
+        assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit is near");
+        assert_eq!(pace.next_look(due + SECOND), due + SECOND, "a reading that is overdue comes at once");
+    }
+
+    #[test]
+    fn without_readings_a_look_comes_after_the_interval() {
+        let now = Instant::now();
+        let pace = Pace { interval: SECOND, limit: None, reading: None };
+        assert_eq!(pace.next_look(now), now + SECOND);
+        assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit still counts");
     }
 }

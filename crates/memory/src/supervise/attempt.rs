@@ -44,13 +44,16 @@ struct Pace {
     interval: Duration,
     /// What the limit asks for, if there is one.
     limit: Option<Duration>,
+    /// The limit was warned of, and a warning is all that was asked for.
+    warned: bool,
     /// When the next reading is due, as long as readings are taken.
     reading: Option<Instant>,
 }
 
 impl Pace {
     fn next_look(&self, now: Instant) -> Instant {
-        let wait = self.limit.unwrap_or(self.interval);
+        // Looks come thick and fast near the limit to act in time; after the warning there is nothing left to do.
+        let wait = self.limit.filter(|_| !self.warned).unwrap_or(self.interval);
         let reading = self.reading.map(|due| due.max(now));
         reading.map_or(now + wait, |due| due.min(now + wait))
     }
@@ -167,7 +170,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             limit = Some(watch.next_look(interval));
             self.answer(call, owned);
         }
-        let pace = Pace { interval, limit, reading: records.then_some(self.next_tick) };
+        let pace = Pace { interval, limit, warned: self.warned, reading: records.then_some(self.next_tick) };
         self.next_look = pace.next_look(now);
         Ok(())
     }
@@ -273,16 +276,23 @@ mod tests {
     fn looks_come_with_the_readings_or_sooner() {
         let now = Instant::now();
         let due = now + SECOND / 4;
-        let pace = Pace { interval: SECOND, limit: None, reading: Some(due) };
+        let pace = Pace { interval: SECOND, limit: None, warned: false, reading: Some(due) };
         assert_eq!(pace.next_look(now), due);
         assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit is near");
         assert_eq!(pace.next_look(due + SECOND), due + SECOND, "a reading that is overdue comes at once");
     }
 
     #[test]
+    fn after_the_warning_looks_are_not_hurried() {
+        let now = Instant::now();
+        let pace = Pace { interval: SECOND, limit: Some(BRINK), warned: true, reading: None };
+        assert_eq!(pace.next_look(now), now + SECOND);
+    }
+
+    #[test]
     fn without_readings_a_look_comes_after_the_interval() {
         let now = Instant::now();
-        let pace = Pace { interval: SECOND, limit: None, reading: None };
+        let pace = Pace { interval: SECOND, limit: None, warned: false, reading: None };
         assert_eq!(pace.next_look(now), now + SECOND);
         assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit still counts");
     }

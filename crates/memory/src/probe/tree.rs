@@ -9,7 +9,7 @@ use procfs::{
     process::{Process, Stat},
 };
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fs, io,
     time::{Duration, Instant},
 };
@@ -31,6 +31,27 @@ struct Place {
     parent: i32,
     group: i32,
     session: i32,
+}
+
+/// A process that was not there before: where it belongs, and since when it runs, by which it is known again.
+///
+/// It holds no handle: a machine may run more processes than we may have files open.
+#[derive(Debug, Clone, Copy)]
+struct Newcomer {
+    place: Place,
+    start: u64,
+}
+
+impl Newcomer {
+    fn read(pid: i32) -> Option<Self> {
+        let stat = read_member(pid).ok()?.stat;
+        is_alive(&stat).then(|| Self { place: Place::from(&stat), start: stat.starttime })
+    }
+
+    /// Opened, unless it ended since; its number may be another's by now.
+    fn open(self) -> Option<Member> {
+        read_member(self.place.pid).ok().filter(|member| member.stat.starttime == self.start)
+    }
 }
 
 impl From<&Stat> for Place {
@@ -80,11 +101,13 @@ impl Tree {
         self.led = led_by(self.members.values().map(|member| Place::from(&member.stat)), &self.led);
         let ended = self.drop_ended();
         let mut newcomers = self.read_newcomers()?;
-        while let Some(found) = newcomers.iter().position(|new| self.adopts(Place::from(&new.stat))) {
-            let member = newcomers.swap_remove(found);
-            self.members.insert(member.stat.pid, member);
+        let mut adopted = HashMap::new();
+        while let Some(found) = newcomers.iter().position(|new| self.adopts(new.place, &adopted)) {
+            let new = newcomers.swap_remove(found);
+            adopted.insert(new.place.pid, new);
         }
-        self.strangers.extend(newcomers.iter().map(|stranger| stranger.stat.pid));
+        self.members.extend(adopted.into_iter().filter_map(|(pid, new)| Some((pid, new.open()?))));
+        self.strangers.extend(newcomers.iter().map(|stranger| stranger.place.pid));
         Ok(ended)
     }
 
@@ -108,7 +131,7 @@ impl Tree {
         ended
     }
 
-    fn read_newcomers(&mut self) -> io::Result<Vec<Member>> {
+    fn read_newcomers(&mut self) -> io::Result<Vec<Newcomer>> {
         if self.strangers_since.elapsed() > FORGET_STRANGERS {
             self.strangers.clear();
             self.strangers_since = Instant::now();
@@ -118,15 +141,17 @@ impl Tree {
         let unknown =
             present.iter().filter(|pid| !self.strangers.contains(pid) && !self.members.contains_key(pid));
         // One that ends between the listing and the reading is simply not there.
-        Ok(unknown.filter_map(|pid| read_member(*pid).ok()).filter(|new| is_alive(&new.stat)).collect())
+        Ok(unknown.filter_map(|pid| Newcomer::read(*pid)).collect())
     }
 
-    fn adopts(&self, place: Place) -> bool {
+    /// Whether a process belongs to the tree with those that were just `adopted`, one that ended since included.
+    fn adopts(&self, place: Place, adopted: &HashMap<i32, Newcomer>) -> bool {
         if self.keeper == Some(place.pid) {
             return false;
         }
         self.keeper == Some(place.parent)
             || self.members.contains_key(&place.parent)
+            || adopted.contains_key(&place.parent)
             || self.led.contains(&place.group)
             || self.led.contains(&place.session)
     }
@@ -165,6 +190,7 @@ pub(super) fn all_pids() -> io::Result<HashSet<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Child, Command};
 
     fn place(pid: i32, parent: i32, group: i32, session: i32) -> Place {
         Place { pid, parent, group, session }
@@ -188,10 +214,45 @@ mod tests {
     fn an_orphan_of_a_group_that_is_ours_belongs_to_us() {
         let mut tree = Tree::below(5);
         tree.led = HashSet::from([21]);
-        assert!(tree.adopts(place(30, 1, 21, 7)), "by its group");
-        assert!(tree.adopts(place(30, 1, 30, 21)), "by its session");
-        assert!(tree.adopts(place(30, 5, 30, 30)), "by its parent");
-        assert!(!tree.adopts(place(30, 1, 30, 30)), "a stranger");
-        assert!(!tree.adopts(place(5, 1, 21, 21)), "the keeper itself");
+        let adopts = |place| tree.adopts(place, &HashMap::new());
+        assert!(adopts(place(30, 1, 21, 7)), "by its group");
+        assert!(adopts(place(30, 1, 30, 21)), "by its session");
+        assert!(adopts(place(30, 5, 30, 30)), "by its parent");
+        assert!(!adopts(place(30, 1, 30, 30)), "a stranger");
+        assert!(!adopts(place(5, 1, 21, 21)), "the keeper itself");
+    }
+
+    #[test]
+    fn a_child_belongs_to_us_with_its_parent_even_if_that_has_ended() {
+        let tree = Tree::below(5);
+        let parent = Newcomer { place: place(i32::MAX, 5, 7, 7), start: 1 };
+        assert!(parent.open().is_none());
+        let adopted = HashMap::from([(parent.place.pid, parent)]);
+        assert!(tree.adopts(place(30, i32::MAX, 7, 7), &adopted));
+    }
+
+    #[test]
+    fn the_processes_of_the_machine_are_not_held_open() {
+        const PROCESSES: usize = 60;
+        let sleep = || Command::new("sleep").arg("60").spawn().expect("sleep is everywhere");
+        let mut children: Vec<Child> = (0..PROCESSES).map(|_| sleep()).collect();
+        let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let newcomers = Tree::below(i32::MAX).read_newcomers().unwrap();
+        let after = open();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(newcomers.len() > PROCESSES, "{}", newcomers.len());
+        // Other tests open a few files meanwhile.
+        assert!(after < before + PROCESSES / 2, "from {before} to {after} open files");
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_is_not_opened() {
+        let own = Newcomer::read(std::process::id().cast_signed()).unwrap();
+        assert!(own.open().is_some());
+        assert!(Newcomer { start: own.start + 1, ..own }.open().is_none());
     }
 }

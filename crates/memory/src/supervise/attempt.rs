@@ -8,6 +8,7 @@ use super::{
     pause_if_asked,
 };
 use crate::{
+    probe::ProbeError,
     steps::Notice,
     watch::{Wake, next_tick},
 };
@@ -24,6 +25,10 @@ const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 
 /// The pause before what could not be killed is tried again: a process may hang in the kernel for a while.
 const NEXT_KILL: Duration = Duration::from_secs(60);
+
+/// A limit that could not be looked after this often in a row is none any more. A machine that is short of memory or
+/// files for a moment is no reason to end hours of work.
+const MOST_FAILED_LOOKS: u32 = 60;
 
 /// Why a command is being ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +64,39 @@ impl Pace {
     }
 }
 
+/// The looks that failed.
+#[derive(Debug, Default)]
+struct FailedLooks {
+    in_a_row: u32,
+    told: bool,
+}
+
+/// What to do about a look that failed.
+#[derive(Debug, PartialEq, Eq)]
+enum Failed {
+    Tell,
+    GoOn,
+    GiveUp,
+}
+
+impl FailedLooks {
+    /// Counts one more; only a limit that is to be kept is a reason to give up.
+    fn count(&mut self, keeps_limit: bool) -> Failed {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if keeps_limit && self.in_a_row >= MOST_FAILED_LOOKS {
+            Failed::GiveUp
+        } else if std::mem::replace(&mut self.told, true) {
+            Failed::GoOn
+        } else {
+            Failed::Tell
+        }
+    }
+
+    fn end(&mut self) {
+        self.in_a_row = 0;
+    }
+}
+
 /// One attempt, from the start of the command to the end of its last process.
 pub(super) struct Attempt<'a, 'b> {
     supervisor: &'a mut Supervisor<'b>,
@@ -68,6 +106,7 @@ pub(super) struct Attempt<'a, 'b> {
     next_look: Instant,
     stopping: Option<Stopping>,
     warned: bool,
+    failed: FailedLooks,
     /// How the command itself ended, and until when its stragglers may do so.
     ended: Option<(Outcome, Instant)>,
     guard_gone: bool,
@@ -86,6 +125,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             next_look: now,
             stopping: None,
             warned: false,
+            failed: FailedLooks::default(),
             ended: None,
             guard_gone: false,
         }
@@ -143,26 +183,19 @@ impl<'a, 'b> Attempt<'a, 'b> {
     /// Looks at the level, and takes a reading when one is due.
     fn look(&mut self, now: Instant) -> Result<(), SuperviseError> {
         let interval = self.supervisor.orders.interval;
-        let Some(recorder) = &mut self.supervisor.recorder else { return Ok(()) };
-        let records = self.supervisor.orders.duration.is_none_or(|duration| recorder.elapsed() < duration);
-        let level = if records && now >= self.next_tick {
-            self.next_tick = next_tick(self.next_tick, interval, now);
-            let reading = recorder.tick()?;
-            let lost = recorder.take_lost_trace();
-            if let Some(reading) = &reading {
-                if let Some(watch) = &mut self.watch {
-                    watch.judge(reading);
-                }
-                self.supervisor.observer.reading(reading);
-            }
-            if let Some(error) = lost {
-                self.supervisor.observer.event(&Event::TraceLost { error: error.to_string() });
-            }
-            reading.map(|reading| reading.snapshot.sample.owned())
-        } else {
-            recorder.level()?
-        };
+        let Some(recorder) = &self.supervisor.recorder else { return Ok(()) };
         let at = recorder.elapsed();
+        let records = self.supervisor.orders.duration.is_none_or(|duration| at < duration);
+        let level = match self.level(now, records) {
+            Ok(level) => {
+                self.failed.end();
+                level
+            }
+            Err(error) => {
+                self.look_failed(error)?;
+                None
+            }
+        };
         let mut limit = None;
         if let (Some(watch), Some(owned)) = (&mut self.watch, level) {
             let next = watch.next_look(interval);
@@ -173,6 +206,40 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let pace = Pace { interval, limit, warned: self.warned, reading: records.then_some(self.next_tick) };
         self.next_look = pace.next_look(now);
         Ok(())
+    }
+
+    /// The tree's own memory, by a reading if one is due.
+    fn level(&mut self, now: Instant, records: bool) -> Result<Option<u64>, ProbeError> {
+        let Some(recorder) = &mut self.supervisor.recorder else { return Ok(None) };
+        if !records || now < self.next_tick {
+            return recorder.level();
+        }
+        self.next_tick = next_tick(self.next_tick, self.supervisor.orders.interval, now);
+        let reading = recorder.tick()?;
+        let lost = recorder.take_lost_trace();
+        if let Some(reading) = &reading {
+            if let Some(watch) = &mut self.watch {
+                watch.judge(reading);
+            }
+            self.supervisor.observer.reading(reading);
+        }
+        if let Some(error) = lost {
+            self.supervisor.observer.event(&Event::TraceLost { error: error.to_string() });
+        }
+        Ok(reading.map(|reading| reading.snapshot.sample.owned()))
+    }
+
+    /// A look that failed is one reading less; the command runs on.
+    fn look_failed(&mut self, error: ProbeError) -> Result<(), SuperviseError> {
+        let keeps_limit = self.watch.is_some() && self.supervisor.orders.on_limit != OnLimit::Warn;
+        match self.failed.count(keeps_limit) {
+            Failed::Tell => {
+                self.supervisor.observer.event(&Event::LookFailed { error: error.to_string() });
+                Ok(())
+            }
+            Failed::GoOn => Ok(()),
+            Failed::GiveUp => Err(error.into()),
+        }
     }
 
     fn answer(&mut self, call: Call, owned: u64) {
@@ -295,5 +362,26 @@ mod tests {
         let pace = Pace { interval: SECOND, limit: None, warned: false, reading: None };
         assert_eq!(pace.next_look(now), now + SECOND);
         assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit still counts");
+    }
+
+    #[test]
+    fn a_look_that_fails_is_told_once_and_ends_nothing() {
+        let mut failed = FailedLooks::default();
+        assert_eq!(failed.count(true), Failed::Tell);
+        for _ in 0..3 {
+            // Each time it comes right again before there are too many.
+            (failed.in_a_row..MOST_FAILED_LOOKS - 1)
+                .for_each(|_| assert_eq!(failed.count(true), Failed::GoOn));
+            failed.end();
+        }
+        let all: Vec<Failed> = (0..2 * MOST_FAILED_LOOKS).map(|_| failed.count(false)).collect();
+        assert!(all.iter().all(|what| *what == Failed::GoOn), "without a limit there is nothing to give up");
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_kept_any_more_is_given_up() {
+        let mut failed = FailedLooks::default();
+        let all: Vec<Failed> = (0..MOST_FAILED_LOOKS).map(|_| failed.count(true)).collect();
+        assert_eq!(all.iter().position(|what| *what == Failed::GiveUp), Some(MOST_FAILED_LOOKS as usize - 1));
     }
 }

@@ -49,6 +49,11 @@ pub enum Event {
         /// How often that was.
         restarts: u32,
     },
+    /// The tree could not be looked at; told once.
+    LookFailed {
+        /// Why.
+        error: String,
+    },
     /// The trace cannot be written on.
     TraceLost {
         /// Why.
@@ -93,6 +98,9 @@ impl fmt::Display for Event {
             }
             Self::GaveUp { restarts } => {
                 write!(f, "not starting again: it was done {restarts} times already")
+            }
+            Self::LookFailed { error } => {
+                write!(f, "the memory of the command cannot be seen for a while, it runs on: {error}")
             }
             Self::TraceLost { error } => write!(f, "the trace ends here, the watch goes on: {error}"),
         }

@@ -8,8 +8,14 @@ use regex::Regex;
 
 /// Words that only a training loop writes before its bar; a bar without any words is the HF Trainer's.
 const TRAINING_WORDS: [&str; 4] = ["train", "epoch", "step", "iter"];
-/// Words that mark a bar as something else even beside those, as in `Evaluating epoch 1`.
-const OTHER_WORDS: [&str; 7] = ["eval", "valid", "test", "load", "map", "predict", "generat"];
+/// Words that mark a bar as something else even beside those, as in `Evaluating epoch 1` or TRL's
+/// `Tokenizing train dataset`.
+const OTHER_WORDS: [&str; 14] = [
+    "eval", "valid", "test", "load", "map", "predict", "generat", "token", "truncat", "pack", "appl",
+    "convert", "add", "dataset",
+];
+/// What the bars of `datasets` count; no training does.
+const ROWS: &str = "examples";
 /// A bar that comes back to its start has ended an epoch if it was this far; before, it was started again.
 const NEARLY_DONE: f64 = 0.9;
 
@@ -20,6 +26,8 @@ struct Bar {
     total: u64,
     /// It says `Epoch`, so its length is that of an epoch.
     of_epoch: bool,
+    /// How long it has been drawn, as far as it says so.
+    seconds: Option<u64>,
 }
 
 /// Follows the bar that is training.
@@ -32,7 +40,7 @@ pub(super) struct BarFollower {
 
 impl BarFollower {
     pub fn new() -> Self {
-        let pattern = r"^(?<words>[^%|]*?)\s*\d{1,3}%\|[^|]*\|\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*\[";
+        let pattern = r"^(?<words>[^%|]*?)\s*\d{1,3}%\|[^|]*\|\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*\[(?<clock>[\d:]*)(?<rest>.*)";
         Self { pattern: Regex::new(pattern).expect("a constant pattern"), followed: None, epochs_done: 0 }
     }
 
@@ -58,10 +66,12 @@ impl BarFollower {
         let found = self.pattern.captures(line)?;
         let words = found["words"].to_lowercase();
         let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
-        let trains = words.trim().is_empty() || (has(&TRAINING_WORDS) && !has(&OTHER_WORDS));
+        let named = words.trim().is_empty() || (has(&TRAINING_WORDS) && !has(&OTHER_WORDS));
+        let trains = named && !found["rest"].contains(ROWS);
         let total: u64 = found["total"].parse().ok().filter(|total| *total > 0)?;
         let done: u64 = found["done"].parse().ok().filter(|done| *done <= total)?;
-        trains.then(|| Bar { done, total, of_epoch: words.contains("epoch") })
+        let seconds = seconds(&found["clock"]);
+        trains.then(|| Bar { done, total, of_epoch: words.contains("epoch"), seconds })
     }
 
     fn progress(&self, bar: Bar) -> Progress {
@@ -78,9 +88,17 @@ impl BarFollower {
     }
 }
 
-/// A bar that is through and was shorter was not the training; one in progress, or a longer one, stays.
+/// A bar that is through gives way to a longer one, and to one that has already taken longer than all of it: the
+/// training is what takes time. A shorter and faster one is an evaluation; one in progress stays.
 fn gives_way(followed: Bar, to: Bar) -> bool {
-    followed.done == followed.total && to.total > followed.total
+    let slower = matches!((followed.seconds, to.seconds), (Some(all), Some(so_far)) if so_far > all);
+    followed.done == followed.total && (to.total > followed.total || slower)
+}
+
+/// `1:02:03` or `02:03` in seconds.
+fn seconds(clock: &str) -> Option<u64> {
+    let parts = clock.split(':').map(|part| part.parse::<u64>().ok());
+    parts.reduce(|high, low| high?.checked_mul(60)?.checked_add(low?)).flatten()
 }
 
 #[cfg(test)]
@@ -132,5 +150,37 @@ mod tests {
     fn a_short_bar_that_is_through_gives_way_to_the_training() {
         let lines = ["100%|██████████| 4/4 [..]", "  3%|▎         | 3/100 [..]"];
         assert_eq!(last_step(&lines), Some((Some(3), None)));
+    }
+
+    #[test]
+    fn what_comes_before_a_training_does_not_take_its_place() {
+        let prepared = [
+            "Tokenizing train dataset: 100%|██████████| 663/663 [00:01<00:00, 500.10 examples/s]",
+            "Adding EOS to train dataset: 100%|██████████| 663/663 [00:00<00:00, 9000 examples/s]",
+            "Packing train dataset: 100%|██████████| 663/663 [00:00<00:00, 9000 examples/s]",
+            "100%|██████████| 663/663 [00:30<00:00, 22.1 examples/s]",
+        ];
+        assert_eq!(last_step(&prepared), None);
+        let training = "  4%|▍         | 10/249 [00:12<04:51,  1.22s/it]";
+        let lines: Vec<&str> = prepared.into_iter().chain([training]).collect();
+        assert_eq!(last_step(&lines), Some((Some(10), None)));
+    }
+
+    #[test]
+    fn a_bar_that_is_through_gives_way_to_a_slower_one() {
+        let through = "100%|██████████| 663/663 [00:11<00:00, 60.0it/s]";
+        let training = ["  2%|▏         | 5/249 [00:06<..]", "  4%|▍         | 10/249 [00:12<04:51]"];
+        assert_eq!(last_step(&[through, training[0]]), Some((Some(663), None)), "it may be an evaluation");
+        assert_eq!(last_step(&[through, training[0], training[1]]), Some((Some(10), None)));
+    }
+
+    #[test]
+    fn an_evaluation_between_two_epochs_is_not_the_training() {
+        let lines = [
+            "100%|██████████| 83/83 [01:02:03<00:00]",
+            "100%|██████████| 20/20 [02:10<00:00]",
+            "  1%|          | 1/83 [00:45<01:01:00]",
+        ];
+        assert_eq!(last_step(&lines), Some((Some(84), Some(84.0 / 83.0))));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a progress bar);
 //! out come the step and epoch of this moment and what was learned of the run. A better source silences the lesser
-//! ones, and no report, however wrong, does more harm than a wrong number.
+//! ones as long as it speaks, and no report, however wrong, does more harm than a wrong number.
 
 mod bars;
 mod log;
@@ -59,9 +59,43 @@ fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: Source) {
     }
 }
 
+/// A lesser source is believed once it advanced this often while the better one said nothing.
+const SILENCE: u32 = 5;
+
+/// The step, and who has been telling it.
+///
+/// A log line is only a guess: `Step 1: Loading model` is a step of something else, and must not silence a progress bar
+/// for good. What was asked for (a pattern, the socket) always stands.
+#[derive(Debug, Default)]
+struct Steps {
+    told: Option<Told<u64>>,
+    /// The last step that a progress bar showed.
+    shown: u64,
+    /// How often it advanced since the last better report ...
+    advances: u32,
+    /// ... and at most between two of them, which is how rarely a log may speak.
+    most_advances: u32,
+}
+
+impl Steps {
+    fn tell(&mut self, step: u64, by: Source) {
+        if by == Source::Bar {
+            self.advances = self.advances.saturating_add(u32::from(step > self.shown));
+            self.shown = step;
+            let guessed = self.told.is_some_and(|told| told.by == Source::Log);
+            if guessed && self.advances > SILENCE.max(self.most_advances.saturating_mul(2)) {
+                self.told = None;
+            }
+        } else {
+            self.most_advances = self.most_advances.max(std::mem::take(&mut self.advances));
+        }
+        tell(&mut self.told, Some(step), by);
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    step: Option<Told<u64>>,
+    step: Steps,
     epoch: Option<Told<f64>>,
     dataset_size: Option<Told<u64>>,
     samples_per_step: Option<Told<u64>>,
@@ -76,7 +110,9 @@ impl StepBoard {
     /// Takes in what a source says.
     pub fn report(&self, by: Source, progress: Progress) {
         let mut state = self.state();
-        tell(&mut state.step, progress.step, by);
+        if let Some(step) = progress.step {
+            state.step.tell(step, by);
+        }
         tell(&mut state.epoch, progress.epoch.filter(|epoch| epoch.is_finite() && *epoch >= 0.0), by);
         tell(&mut state.dataset_size, progress.dataset_size.filter(|rows| *rows > 0), by);
         tell(&mut state.samples_per_step, progress.samples_per_step.filter(|rows| *rows > 0), by);
@@ -90,7 +126,7 @@ impl StepBoard {
     /// Step and epoch of this moment; the epoch is worked out from `facts` where nobody says it.
     pub fn now(&self, facts: &RunFacts) -> (Option<u64>, Option<f64>) {
         let state = self.state();
-        let step = state.step.map(|told| told.value);
+        let step = state.step.told.map(|told| told.value);
         let derived = || Some(step? as f64 / facts.epoch_steps()?);
         (step, state.epoch.map(|told| told.value).or_else(derived))
     }
@@ -109,7 +145,7 @@ impl StepBoard {
     /// Forgets the position, for a command that starts again.
     pub fn restart(&self) {
         let mut state = self.state();
-        state.step = None;
+        state.step = Steps::default();
         state.epoch = None;
     }
 
@@ -138,6 +174,42 @@ mod tests {
         assert_eq!(board.now(&facts).0, Some(7));
         board.restart();
         assert_eq!(board.now(&facts), (None, None));
+    }
+
+    /// The steps that the board shows while reports come in.
+    fn shown(reports: impl IntoIterator<Item = (Source, u64)>) -> Vec<u64> {
+        let board = StepBoard::default();
+        let show = |(by, number)| {
+            board.report(by, step(number));
+            board.now(&RunFacts::default()).0.unwrap()
+        };
+        reports.into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn a_log_line_that_was_no_step_does_not_silence_the_bar_for_good() {
+        let start_up = [(Source::Log, 1), (Source::Log, 2)];
+        let bar = (1..=8).map(|step| (Source::Bar, step));
+        assert_eq!(shown(start_up.into_iter().chain(bar)), [1, 2, 2, 2, 2, 2, 2, 6, 7, 8]);
+    }
+
+    #[test]
+    fn a_log_that_speaks_rarely_is_still_the_better_source() {
+        // The bar counts micro-batches, four to a step, and the log has a line every ten steps.
+        let reports = (1..=400).flat_map(|batch| {
+            let line = (batch % 40 == 0).then_some((Source::Log, batch / 4));
+            [(Source::Bar, batch)].into_iter().chain(line)
+        });
+        let steps = shown(reports);
+        assert!(steps[40..].iter().all(|step| step % 10 == 0 && *step <= 100), "{steps:?}");
+    }
+
+    #[test]
+    fn what_was_asked_for_stands() {
+        let bar = (1..=100).map(|step| (Source::Bar, step));
+        for by in [Source::Pattern, Source::Socket] {
+            assert_eq!(shown([(by, 7)].into_iter().chain(bar.clone())).last(), Some(&7));
+        }
     }
 
     #[test]

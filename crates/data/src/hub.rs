@@ -60,7 +60,7 @@ impl Hub {
         let failed = |reason| DataError::Hub { id: name.to_owned(), reason };
         let place = self.place(name, RepoType::Dataset);
         let snapshot = self.snapshot(&place, dataset_files, progress).map_err(failed)?;
-        let files = dataset::files_in(&snapshot).map(training_files)?;
+        let files = training_files(&snapshot, dataset::files_in(&snapshot)?);
         Ok(Found { files, index_folder: Some(place.folder.join("garden-index")), bounds: Some(place.folder) })
     }
 
@@ -143,7 +143,7 @@ impl Place {
 /// The rows of a dataset to train on, and its pictures.
 fn dataset_files(names: &[String]) -> Result<Vec<&String>, String> {
     let data = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name));
-    let data = training_files(data.collect());
+    let data = training_files(Path::new(""), data.collect());
     if data.is_empty() {
         return Err("it has no .jsonl, .json or .parquet file".into());
     }
@@ -201,22 +201,38 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     Hub::from_env().model(name, progress)
 }
 
-/// The files to train on: where the names tell splits apart, those of the training split.
-fn training_files(files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let names = |file: &Path, words: &[&str]| {
-        let text = file.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| words.contains(&word))
-    };
-    let (train, others): (Vec<_>, Vec<_>) =
-        files.into_iter().partition(|file| names(file, &["train", "training"]));
-    if train.is_empty() {
-        let held_out = ["test", "validation", "valid", "val", "dev", "eval"];
-        let (held_out, others): (Vec<_>, Vec<_>) =
-            others.into_iter().partition(|file| names(file, &held_out));
-        if others.is_empty() { held_out } else { others }
-    } else {
-        train
+/// A part of a dataset, as far as a name tells it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Split {
+    Train,
+    HeldOut,
+}
+
+impl Split {
+    /// By the file's name, else by the nearest of its folders that tells: `train/0000.parquet`.
+    fn of(file: &Path) -> Option<Self> {
+        file.components().rev().find_map(|part| Self::named(&part.as_os_str().to_string_lossy()))
     }
+
+    fn named(name: &str) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        let has =
+            |known: &[&str]| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| known.contains(&word));
+        if has(&["train", "training"]) {
+            Some(Self::Train)
+        } else {
+            let held_out = has(&["test", "validation", "valid", "val", "dev", "eval"]);
+            held_out.then_some(Self::HeldOut)
+        }
+    }
+}
+
+/// The files to train on: where the names below `root` tell splits apart, those of the training split.
+fn training_files(root: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
+    let split = |file: &Path| Split::of(file.strip_prefix(root).unwrap_or(file));
+    let has = |wanted| files.iter().any(|file| split(file) == wanted);
+    let wanted = [Some(Split::Train), None, Some(Split::HeldOut)].into_iter().find(|wanted| has(*wanted));
+    files.into_iter().filter(|file| Some(split(file)) == wanted).collect()
 }
 
 fn is_image(name: &Path) -> bool {
@@ -479,10 +495,17 @@ mod tests {
 
     #[test]
     fn picks_the_training_split_where_names_tell() {
-        let pick = |names: &[&str]| training_files(names.iter().map(PathBuf::from).collect()).len();
+        let pick = |names: &[&str]| {
+            // The folder of the cache may be called anything.
+            let root = Path::new("/test/train/datasets--garden--eval");
+            training_files(root, names.iter().map(|name| root.join(name)).collect()).len()
+        };
         assert_eq!(pick(&["data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"]), 2);
         assert_eq!(pick(&["a.jsonl", "validation.jsonl"]), 1);
         assert_eq!(pick(&["constraint.jsonl", "latest.jsonl"]), 2);
         assert_eq!(pick(&["test.jsonl"]), 1);
+        assert_eq!(pick(&["train/0000.parquet", "train/0001.parquet", "test/0000.parquet"]), 2, "by folder");
+        assert_eq!(pick(&["default/0.parquet", "default/validation/0.parquet"]), 1);
+        assert_eq!(pick(&["training/test.jsonl", "training/a.jsonl"]), 1, "the nearest name counts");
     }
 }

@@ -17,8 +17,8 @@ const LENIENT: GeneralPurposeConfig =
 const STANDARD_BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, LENIENT);
 const URL_SAFE_BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, LENIENT);
 
-/// How base64 of a JPEG, PNG, GIF, WebP or TIFF begins.
-const IMAGE_BEGINNINGS: [&str; 6] = ["/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkqA", "TU0AK"];
+/// How base64 of a JPEG (by either alphabet), PNG, GIF, WebP or TIFF begins.
+const IMAGE_BEGINNINGS: [&str; 7] = ["/9j/", "_9j_", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkqA", "TU0AK"];
 
 /// No file name in a dataset is this long, and no image in base64 is shorter.
 const SHORTEST_IMAGE: usize = 64;
@@ -32,7 +32,7 @@ pub(crate) fn is_data_uri(text: &str) -> bool {
 pub(crate) fn looks_like_base64(text: &str) -> bool {
     text.len() >= SHORTEST_IMAGE
         && IMAGE_BEGINNINGS.iter().any(|beginning| text.starts_with(beginning))
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/-_=\r\n".contains(&byte))
 }
 
 /// The bytes of a `data:...;base64,...` URI.
@@ -97,6 +97,8 @@ mod tests {
     fn a_path_is_not_taken_for_base64() {
         assert!(!looks_like_base64("/9j/photos/one.jpg"));
         assert!(!looks_like_base64(&format!("/9j/{}/one.jpg", "folder".repeat(20))));
-        assert!(looks_like_base64(&format!("/9j/{}", "4AAQSkZJRg".repeat(10))));
+        for jpeg in ["/9j/", "_9j_", "/9j/+/", "_9j_-_"] {
+            assert!(looks_like_base64(&format!("{jpeg}{}", "4AAQSkZJRg".repeat(10))), "{jpeg}");
+        }
     }
 }

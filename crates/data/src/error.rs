@@ -4,7 +4,27 @@
 //! was wrong and where, and what to do where that is not plain.
 
 use crate::{image::ImageError, prepare::LeftOut, row::RowId, text::TextError};
-use std::{io, path::PathBuf};
+use std::{
+    ffi::OsStr,
+    fmt::{self, Write},
+    io,
+    path::PathBuf,
+};
+
+/// What a row made up is shown up to this many characters.
+const LONGEST_SHOWN: usize = 200;
+
+/// Text of a row inside a message: short, and unable to steer a terminal.
+struct Shown<T>(T);
+
+impl<T: AsRef<OsStr>> fmt::Display for Shown<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.as_ref().to_string_lossy();
+        let clean = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        text.chars().take(LONGEST_SHOWN).try_for_each(|c| f.write_char(clean(c)))?;
+        if text.chars().nth(LONGEST_SHOWN).is_some() { f.write_char('…') } else { Ok(()) }
+    }
+}
 
 /// Why a row cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +42,9 @@ pub enum BadRow {
     },
     /// No shape has these fields.
     #[error(
-        "no known shape of row: it has {keys}; expected messages, conversations, prompt and completion, \
-         or text and response"
+        "no known shape of row: it has {}; expected messages, conversations, prompt and completion, \
+         or text and response",
+        Shown(keys)
     )]
     Shape {
         /// The fields of the row.
@@ -40,10 +61,10 @@ pub enum BadRow {
         found: &'static str,
     },
     /// A role that no chat template knows.
-    #[error("unknown role '{0}': expected system, user, assistant or tool")]
+    #[error("unknown role '{}': expected system, user, assistant or tool", Shown(.0))]
     Role(String),
     /// A part that is neither text nor image.
-    #[error("a part of type '{0}' where only text and images are understood")]
+    #[error("a part of type '{}' where only text and images are understood", Shown(.0))]
     PartType(String),
     /// Markers or placeholders do not match the images.
     #[error("{markers} image markers, but {images} images")]
@@ -72,7 +93,7 @@ pub enum BadRow {
     #[error("broken base64: {0}")]
     Base64(String),
     /// An image file that cannot be read.
-    #[error("image {}: {reason}", path.display())]
+    #[error("image {}: {reason}", Shown(path))]
     ImageFile {
         /// The file.
         path: PathBuf,
@@ -82,7 +103,7 @@ pub enum BadRow {
     /// An image file outside the folder that rows may read.
     #[error(
         "image {} is outside {}: rows read images from the folder of their file; name another one with --image-root",
-        path.display(), root.display()
+        Shown(path), root.display()
     )]
     OutsideRoot {
         /// The file.
@@ -111,10 +132,10 @@ pub enum BadRow {
     #[error("{0}")]
     LeftOut(LeftOut),
     /// A remote image, and the user did not allow them.
-    #[error("image {0} is remote: allow such images with --allow-remote-images")]
+    #[error("image {} is remote: allow such images with --allow-remote-images", Shown(.0))]
     RemoteNotAllowed(String),
     /// A remote image that cannot be had.
-    #[error("image {url}: {reason}")]
+    #[error("image {}: {reason}", Shown(url))]
     Remote {
         /// Its address.
         url: String,
@@ -223,5 +244,29 @@ impl DataError {
     pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_row_made_up_is_shown_short_and_tame() {
+        let wild = format!("\u{1b}[2J{}", "a".repeat(5000));
+        let reason = String::new;
+        let messages = [
+            BadRow::Shape { keys: wild.clone() },
+            BadRow::Role(wild.clone()),
+            BadRow::PartType(wild.clone()),
+            BadRow::ImageFile { path: wild.clone().into(), reason: reason() },
+            BadRow::OutsideRoot { path: wild.clone().into(), root: "data".into() },
+            BadRow::RemoteNotAllowed(wild.clone()),
+            BadRow::Remote { url: wild, reason: reason() },
+        ];
+        for message in messages.map(|error| error.to_string()) {
+            assert!(message.len() < 400 && message.contains("aaa…"), "{message}");
+            assert!(!message.contains(char::is_control), "{message:?}");
+        }
     }
 }

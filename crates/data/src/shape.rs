@@ -15,6 +15,9 @@ use std::{borrow::Cow, fmt};
 /// What stands for an image in shapes whose text has markers.
 const MARKER: &str = "<image>";
 
+/// The longest path that systems open; more text than this is something else.
+const LONGEST_PATH: usize = 4096;
+
 /// How a row is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -75,7 +78,9 @@ pub fn read(row: &Value<'_>) -> Result<(Shape, Conversation), BadRow> {
 fn keys(row: &Value<'_>) -> String {
     match row {
         Value::Map(fields) if fields.is_empty() => "no fields".into(),
-        Value::Map(fields) => fields.iter().map(|(key, _)| &**key).take(12).collect::<Vec<_>>().join(", "),
+        Value::Map(fields) => {
+            fields.iter().map(|(key, _)| shorten(key)).take(12).collect::<Vec<_>>().join(", ")
+        }
         other => other.kind().into(),
     }
 }
@@ -215,10 +220,12 @@ fn image_text(text: &str) -> Result<ImageSource, BadRow> {
         Ok(ImageSource::Bytes(embedded::decode_data_uri(text)?))
     } else if scheme("http://") || scheme("https://") {
         Ok(ImageSource::Url(text.to_owned()))
-    } else if scheme("file://") {
-        Ok(ImageSource::Path(text[7..].into()))
     } else if embedded::looks_like_base64(text) {
         Ok(ImageSource::Bytes(embedded::decode_base64(text)?))
+    } else if text.len() > LONGEST_PATH {
+        Err(BadRow::NoImage("a text too long for a path, and not base64 of a JPEG, PNG, GIF, WebP or TIFF"))
+    } else if scheme("file://") {
+        Ok(ImageSource::Path(text[7..].into()))
     } else {
         Ok(ImageSource::Path(text.into()))
     }

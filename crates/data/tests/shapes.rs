@@ -204,3 +204,17 @@ fn bad_rows_say_what_is_wrong() {
         assert!(error.contains(message), "{row}\n  said: {error}\n  not:  {message}");
     }
 }
+
+#[test]
+fn text_that_is_too_long_for_a_path_is_no_image() {
+    let row = |image: &str| format!(r#"{{"text": "What?", "image": "{image}", "response": "A cat"}}"#);
+    // A bitmap in base64: nothing here knows its beginning for sure.
+    for text in ["Qk02AwAAAAAA".repeat(1000), format!("file:///{}", "a".repeat(5000))] {
+        let message = read(&row(&text)).expect_err("too long").to_string();
+        assert!(message.contains("too long for a path") && message.len() < 200, "{message}");
+    }
+    let (_, jpeg) = outline(&row(&format!("_9j_{}", "4AAQ_kZJ".repeat(1000))));
+    assert_eq!(jpeg, "user[img(6003 bytes)|What?] assistant[A cat]", "the URL-safe alphabet is base64, too");
+    let path = format!("{}/a.png", "a".repeat(200));
+    assert_eq!(outline(&row(&path)).1, format!("user[img({path})|What?] assistant[A cat]"));
+}

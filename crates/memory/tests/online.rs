@@ -42,3 +42,26 @@ fn a_million_samples_are_judged_like_few() {
     assert!((per_sample - 50_000.0).abs() < 1_000.0, "{per_sample}");
     assert!(assessment.plateau.and_then(|plateau| plateau.step).expect("a knee").abs_diff(40_000) < 100);
 }
+
+/// Forty level steps of ten samples each, then an evaluation of 200 samples that keeps `kept` bytes with each.
+fn evaluated(kept: u64) -> garden_memory::Assessment {
+    let mut analyst = Analyst::new(RunFacts::default());
+    for i in 0..600_u64 {
+        let anon = 4_000_000_000 + (i * 7_919) % 3_000_000 + kept * i.saturating_sub(400);
+        let step = Some(1 + (i / 10).min(39));
+        analyst.push(&Sample { t: i as f64, step, rss: anon, anon, ..Sample::default() });
+    }
+    analyst.assessment()
+}
+
+#[test]
+fn growth_while_the_step_stands_still_is_not_called_steady() {
+    assert_eq!(evaluated(0).verdict.name(), "steady");
+    let growing = evaluated(5_000_000);
+    assert_eq!(growing.verdict.name(), "undecided", "{:#?}", growing.evidence);
+    let told =
+        |sentence: &String| sentence.starts_with("Memory grew by 9") && sentence.contains("stood at 40:");
+    assert!(growing.evidence.iter().any(told), "{:#?}", growing.evidence);
+    assert_eq!(growing.growth_per_step, None, "no step was made");
+    assert!(growing.endings.iter().any(|ending| ending.verdict.name() == "leak"), "{:#?}", growing.endings);
+}

@@ -17,6 +17,8 @@ const LEAST_UNCERTAINTY: f64 = 0.03;
 pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
     let per_run = match verdict {
         Verdict::Steady => return None,
+        // What grows while the step stands still has no rate per step.
+        Verdict::Undecided if study.standstill.is_some() => return None,
         Verdict::Leak => ending_rate(study.explanation(|outlook| outlook.leak)),
         Verdict::Fill => {
             let fit = study.explanation(|outlook| outlook.fill);

@@ -73,7 +73,8 @@ const WARM_UP: Outlook = Outlook { steady: 0.0, warm_up: 1.0, ..STEADY };
 const FILL: Outlook = Outlook { steady: 0.0, fill: 1.0, ..STEADY };
 const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
 const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
-const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
+/// Growth that goes on, and nothing says for how long.
+pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
 
 impl Outlook {
     /// Adds `other`, weighted.

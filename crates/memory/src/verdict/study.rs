@@ -4,10 +4,10 @@
 //! verdict is the group of endings that the evidence leaves: bounded, endless, or both, which is undecided.
 
 use super::{
-    curve::{Axis, Curve},
+    curve::{Axis, Curve, median},
     fit::{self, Fit},
     outlook::{self, Outlook, Situation},
-    series::Series,
+    series::{Bin, Series},
     weigh::{self, Weighed},
 };
 use crate::{RunFacts, Verdict};
@@ -18,6 +18,37 @@ pub(super) const LEAST_PLACES: u64 = 10;
 const SURE_OF_LEAK: f64 = 0.8;
 /// ... and from which on it is said to be bounded.
 const SURE_OF_BOUND: f64 = 0.75;
+
+/// Growth while the step stood still, as in an evaluation that gathers its predictions: to a curve over steps it is a
+/// single place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standstill {
+    /// The step.
+    pub step: f64,
+    /// By how much memory rose there.
+    pub grown: f64,
+}
+
+impl Standstill {
+    /// The last step, if a good part of all readings was taken there and memory rose by more than `material`.
+    fn at_end(series: &Series, axis: Axis, material: f64) -> Option<Self> {
+        /// This part of all readings.
+        const LONG: f64 = 0.2;
+        /// Parts of which the first and the last are compared.
+        const PARTS: usize = 10;
+        let bins = series.bins();
+        let step = bins.last().filter(|_| axis == Axis::Steps)?.x.1;
+        let still = &bins[bins.partition_point(|bin| bin.x.0 < step)..];
+        let readings: f64 = still.iter().map(|bin| f64::from(bin.count)).sum();
+        let part = still.len() / PARTS;
+        if part == 0 || readings < LONG * series.readings() as f64 {
+            return None;
+        }
+        let level = |bins: &[Bin]| median(bins.iter().map(|bin| bin.low).collect());
+        let grown = level(&still[still.len() - part..]) - level(&still[..part]);
+        (grown > material).then_some(Self { step, grown })
+    }
+}
 
 /// A run with its explanations.
 pub struct Study<'a> {
@@ -37,6 +68,8 @@ pub struct Study<'a> {
     pub situation: Situation,
     /// Explanations, the most likely first; never empty.
     pub weighed: Vec<Weighed>,
+    /// Growth that they cannot see.
+    pub standstill: Option<Standstill>,
     /// What they mean together.
     pub outlook: Outlook,
     /// What follows.
@@ -70,8 +103,25 @@ impl<'a> Study<'a> {
         for explanation in &weighed {
             outlook.add(&outlook::outlook(&explanation.fit, &curve, &situation), explanation.probability);
         }
+        let standstill = Standstill::at_end(series, axis, outlook::material(&curve))
+            .filter(|_| outlook.bounded() >= SURE_OF_BOUND);
+        if standstill.is_some() {
+            outlook = outlook::WARM_UP_OR_LEAK;
+        }
         let verdict = if series.distinct_x() < LEAST_PLACES { Verdict::Undecided } else { decide(&outlook) };
-        Some(Self { series, axis, facts, curve, origin, epoch_steps, situation, weighed, outlook, verdict })
+        Some(Self {
+            series,
+            axis,
+            facts,
+            curve,
+            origin,
+            epoch_steps,
+            situation,
+            weighed,
+            standstill,
+            outlook,
+            verdict,
+        })
     }
 
     /// The most likely explanation that means `part` of the outlook; the most likely of all if none does.

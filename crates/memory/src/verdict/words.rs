@@ -72,7 +72,13 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
             "{} with samples: too few to tell shapes apart, {LEAST_PLACES} are the least.",
             counted(study.series.distinct_x(), if study.axis == Axis::Steps { "step" } else { "moment" })
         )),
-        Verdict::Undecided => None,
+        Verdict::Undecided => study.standstill.map(|still| {
+            format!(
+                "Memory grew by {} while the step stood at {:.0}: a curve over steps cannot tell whether that ends.",
+                size(still.grown),
+                still.step
+            )
+        }),
         Verdict::Steady => {
             let (low, high) = assessment.plateau.map(|plateau| (plateau.low, plateau.high))?;
             Some(format!(

@@ -57,3 +57,10 @@ fn a_dataset_that_is_not_there_is_said_so() {
     assert_eq!(done.code, Some(2));
     assert!(done.errors.contains("/nowhere.jsonl"), "{}", done.errors);
 }
+
+#[test]
+fn readings_without_a_pause_are_refused() {
+    let done = Finished::of(model_garden().args(["memory", "isolate", "--interval", "0s", "--cmd", "true"]));
+    assert_eq!(done.code, Some(2));
+    assert!(done.errors.contains("from 5ms to 1h"), "{}", done.errors);
+}

@@ -1,6 +1,6 @@
 //! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
 
-use super::{components, options::parse_duration};
+use super::{components, options::parse_interval};
 use crate::{exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Time between two readings: 100ms for commands, 20ms for parts.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
     /// Rows in the dataset of the commands.
     #[arg(long, value_name = "N")]

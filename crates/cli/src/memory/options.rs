@@ -105,7 +105,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())
 }
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
+/// A time between two readings.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(3600);
     let interval = parse_duration(text)?;

@@ -37,10 +37,12 @@ pub fn memory_run(flags: &[&str], name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The same command, started as a terminal starts it. What runs in the background of a script has SIGINT ignored, tests and all, and
-/// what is ignored from the start stays ignored.
+/// The same command, started as a terminal starts it. What runs in the background of a script has SIGINT ignored, under `nohup` SIGHUP,
+/// tests and all, and what is ignored from the start stays ignored.
 pub fn from_terminal(command: &Command) -> Command {
-    const HEED: &str = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])";
+    const HEED: &str = "import os, signal, sys
+for ignored in (signal.SIGINT, signal.SIGHUP): signal.signal(ignored, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])";
     let mut started = Command::new("python3");
     started.args(["-c", HEED]).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
     started

@@ -139,8 +139,8 @@ impl CheckpointStore {
         remove_folder(&unfinished)?;
         let written = self.write_into(&unfinished, step, fill);
         if written.is_err() {
-            // Give the space back; the first error is the one to report.
-            let _ = remove_folder(&unfinished);
+            // Give the space back, and an older one of this step its name; the first error is the one to report.
+            let _ = remove_folder(&unfinished).and_then(|()| self.put_back());
         }
         written.map_err(|error| match error.is_full() {
             true => CheckpointError::Full { step, dir: self.dir.clone() },
@@ -160,11 +160,15 @@ impl CheckpointStore {
         fs::create_dir(unfinished).map_err(CheckpointError::io(unfinished))?;
         fill(unfinished).map_err(|error| CheckpointError::Contents(error.into()))?;
         Manifest::seal(unfinished, step)?;
+        self.name(unfinished, step)
+    }
+
+    /// Gives a finished checkpoint its name. One of the same step stays until then: a kill leaves one of the two.
+    fn name(&self, finished: &Path, step: u64) -> Result<Checkpoint, CheckpointError> {
         let path = self.dir.join(format!("{PREFIX}{step}"));
-        // One of the same step stays until the new one has its name: a kill leaves one of the two.
         let replaced = self.dir.join(format!("{REPLACED}{step}"));
         rename_if_there(&path, &replaced)?;
-        fs::rename(unfinished, &path).map_err(CheckpointError::io(&path))?;
+        fs::rename(finished, &path).map_err(CheckpointError::io(&path))?;
         sync_folder(&self.dir)?;
         remove_folder(&replaced)?;
         Ok(Checkpoint { step, path })
@@ -372,7 +376,9 @@ mod tests {
         let (_dir, store) = store();
         write(&store, 4);
         let replaced = store.dir.join(format!("{REPLACED}4"));
-        fs::rename(store.dir.join("checkpoint-4"), &replaced).unwrap();
+        // The new one does not come to its name, and the old one has lost it.
+        store.name(&store.dir.join("nothing"), 4).unwrap_err();
+        assert!(steps(&store).is_empty());
         let again = CheckpointStore::open(&store.dir).unwrap();
         assert_eq!(again.newest().unwrap().newest.unwrap().step, 4);
         // Killed a moment later, both are there: the new one counts.

@@ -508,6 +508,36 @@ fn a_run_with_dropped_rows_resumes_to_the_same_bits() {
     }
 }
 
+/// Puts a file where pruning makes room for each checkpoint, which cannot be removed as a folder is.
+#[derive(Default)]
+struct Obstacle {
+    notes: Vec<String>,
+}
+
+impl Callback for Obstacle {
+    fn on_save(&mut self, state: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
+        Ok(std::fs::write(
+            checkpoint.with_file_name(format!(".unfinished-checkpoint-{}", state.global_step)),
+            "",
+        )?)
+    }
+    fn on_note(&mut self, note: &str) -> Result<(), BoxError> {
+        self.notes.push(note.to_owned());
+        Ok(())
+    }
+}
+
+#[test]
+fn an_old_checkpoint_that_cannot_be_removed_is_noted_and_the_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { save_limit: Some(1), ..settings() };
+    let mut obstacle = Obstacle::default();
+    let (_, outcome) =
+        train(dir.path(), settings, &mut ToyData::new(20, 4), None, vec![&mut obstacle]).unwrap();
+    assert_eq!(outcome.state.global_step, outcome.state.max_steps);
+    assert!(obstacle.notes[0].contains("could not be removed"), "{:?}", obstacle.notes);
+}
+
 /// Writes down the events it hears, and stops the run at a step.
 struct Recorder {
     events: Rc<RefCell<Vec<String>>>,

@@ -1,8 +1,10 @@
 //! One piece of memory for all activations, gradients and work buffers of a step.
 //!
-//! In come requests for buffers, each with the part of the step during which it is needed; out comes one allocation in
+//! Takes requests for buffers, each with the part of the step during which it is needed, and gives one allocation in
 //! which buffers that are never needed at the same time share their place. It is made before the first step and reused
 //! by every step. Buffers handed out together never overlap: asking for two that share a place is an error that panics.
+//! Sizes that no memory can hold are counted up to the largest number there is, so that a plan can name them; making an
+//! arena of them is an error.
 
 mod memory;
 
@@ -75,28 +77,31 @@ impl Layout {
                 .map(|&other| places[other].clone())
                 .collect();
             taken.sort_by_key(|range| range.start);
-            let mut start = 0;
+            let mut start = 0usize;
             for range in taken {
-                if start + request.len <= range.start {
+                if start.saturating_add(request.len) <= range.start {
                     break;
                 }
-                start = start.max(range.end.next_multiple_of(ALIGNMENT));
+                start = start.max(range.end.checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX));
             }
-            places[index] = start..start + request.len;
-            total = total.max(start + request.len);
+            let end = start.saturating_add(request.len);
+            places[index] = start..end;
+            total = total.max(end);
         }
         (total, places)
     }
 
     /// Bytes of the whole arena.
     pub fn bytes(&self) -> usize {
-        4 * self.total
+        bytes(self.total)
     }
 
     /// Bytes of the buffers alive at `moment`, and how many there are.
     pub fn alive(&self, moment: usize) -> (usize, usize) {
         let alive = self.requests.iter().filter(|request| overlap(request.life, (moment, moment)));
-        alive.fold((0, 0), |(bytes, count), request| (bytes + 4 * request.len, count + 1))
+        alive.fold((0, 0), |(sum, count): (usize, _), request| {
+            (sum.saturating_add(bytes(request.len)), count + 1)
+        })
     }
 
     /// Bytes of buffers for `purpose` at the moment when they are most.
@@ -105,11 +110,15 @@ impl Layout {
         let at = |moment| -> usize {
             chosen()
                 .filter(|request| overlap(request.life, (moment, moment)))
-                .map(|request| 4 * request.len)
-                .sum()
+                .fold(0, |sum, request| sum.saturating_add(bytes(request.len)))
         };
         chosen().map(|request| at(request.life.0)).max().unwrap_or(0)
     }
+}
+
+/// Bytes of `len` values.
+fn bytes(len: usize) -> usize {
+    len.saturating_mul(size_of::<f32>())
 }
 
 fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
@@ -246,6 +255,24 @@ mod tests {
         let [kept, early, short] = arena.get([kept, early, short]);
         assert!(kept.iter().all(|&v| v == 1.0) && early.iter().all(|&v| v == 2.0));
         assert_eq!((kept.len(), early.len(), short), (100, 60, &mut [3.0; 10][..]));
+    }
+
+    #[test]
+    fn sizes_that_wrap_are_counted_in_full_and_cannot_be_had() {
+        // 4 x (2^62 + 1024) bytes wrap to 4096.
+        let mut layout = Layout::default();
+        layout.request(Purpose::Work, (1 << 62) + 1024, 0..=0);
+        layout.place();
+        assert_eq!((layout.bytes(), layout.alive(0).0), (usize::MAX, usize::MAX));
+        assert!(Arena::new(layout).is_err());
+
+        // Two halves of all there is, alive together: the end of the second wraps.
+        let mut layout = Layout::default();
+        let both = [(); 2].map(|()| layout.request(Purpose::Work, usize::MAX / 2 + 16, 0..=0));
+        layout.place();
+        assert_ne!(both[0], both[1]);
+        assert_eq!(layout.largest(Purpose::Work), usize::MAX);
+        assert!(Arena::new(layout).is_err());
     }
 
     #[test]

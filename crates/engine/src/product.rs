@@ -12,7 +12,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use crate::simd::{Isa, Portable};
+use crate::simd::{Kernel, Lanes, dispatch};
 use crate::weight::Weight;
 use rayon::prelude::*;
 use schedule::{Blocks, Grid, Span};
@@ -36,7 +36,7 @@ impl<'a> Matrix<'a> {
 
     /// `rows x cols` whose rows start every `stride` values.
     pub fn with_stride(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
-        assert!(cols <= stride && extent(rows, cols, stride) <= data.len(), "matrix view leaves its slice");
+        assert!(fits(rows, cols, stride, data.len()), "matrix view leaves its slice");
         Self { data, rows, cols, stride, transposed: false }
     }
 
@@ -81,7 +81,8 @@ impl Right<'_> {
             Self::Dense(matrix) => (matrix.rows, matrix.cols),
             Self::Weight(weight) => (weight.rows(), weight.cols()),
             Self::WeightRows { weight, first, count } | Self::WeightRowsT { weight, first, count } => {
-                assert!(first + count <= weight.rows(), "rows of a weight leave it");
+                let end = first.checked_add(*count);
+                assert!(end.is_some_and(|end| end <= weight.rows()), "rows of a weight leave it");
                 match self {
                     Self::WeightRows { .. } => (*count, weight.cols()),
                     _ => (weight.cols(), *count),
@@ -136,14 +137,22 @@ impl<'a> Output<'a> {
 
     /// Rows start every `stride` values; what lies between them is left alone.
     pub fn with_stride(data: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> Self {
-        assert!(cols <= stride && extent(rows, cols, stride) <= data.len(), "output leaves its slice");
+        assert!(fits(rows, cols, stride, data.len()), "output leaves its slice");
         Self { data, rows, cols, stride }
     }
 }
 
-/// Values from the first to the last of a strided matrix.
-fn extent(rows: usize, cols: usize, stride: usize) -> usize {
-    if rows == 0 || cols == 0 { 0 } else { (rows - 1) * stride + cols }
+/// Values from the first to the last of a strided matrix; `None` where no slice can be so long.
+pub(crate) fn extent(rows: usize, cols: usize, stride: usize) -> Option<usize> {
+    match (rows, cols) {
+        (0, _) | (_, 0) => Some(0),
+        _ => (rows - 1).checked_mul(stride)?.checked_add(cols),
+    }
+}
+
+/// Whether rows of `cols` values, `stride` apart, lie one after another in a slice of `len`.
+pub(crate) fn fits(rows: usize, cols: usize, stride: usize, len: usize) -> bool {
+    cols <= stride && extent(rows, cols, stride).is_some_and(|extent| extent <= len)
 }
 
 /// Products smaller than this many multiplications are not worth waking another thread.
@@ -152,19 +161,20 @@ const PARALLEL_FROM: usize = 1 << 18;
 /// Values of scratch that [`multiply`] needs for `rows` and the sum of its terms' depths.
 pub fn scratch_len(rows: usize, depth: usize) -> usize {
     let (height, pitch) = tile();
-    rows.div_ceil(height) * pitch * depth
+    rows.div_ceil(height).saturating_mul(pitch).saturating_mul(depth)
 }
 
 /// Rows of a tile and the pitch at which they are packed, for this machine.
 fn tile() -> (usize, usize) {
-    use crate::simd::Lanes;
-    match Isa::best() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (crate::simd::x86::Avx512::ROWS, crate::simd::x86::Avx512::WIDTH),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => (crate::simd::x86::Avx2::ROWS, crate::simd::x86::Avx2::WIDTH),
-        _ => (Portable::ROWS, Portable::WIDTH),
+    struct Tile;
+    impl Kernel for Tile {
+        type Output = (usize, usize);
+
+        fn run<L: Lanes>(self, _lanes: L) -> (usize, usize) {
+            (L::ROWS, L::WIDTH)
+        }
     }
+    dispatch(Tile)
 }
 
 /// All that the process has multiplied so far.
@@ -182,10 +192,11 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     if out.rows == 0 || out.cols == 0 {
         return;
     }
-    MULTIPLICATIONS.fetch_add((out.rows * out.cols * depth) as u64, Ordering::Relaxed);
-    let parallel = out.rows * out.cols * depth >= PARALLEL_FROM && rayon::current_num_threads() > 1;
+    let multiplications = out.rows.saturating_mul(out.cols).saturating_mul(depth);
+    MULTIPLICATIONS.fetch_add(multiplications as u64, Ordering::Relaxed);
+    let parallel = multiplications >= PARALLEL_FROM && rayon::current_num_threads() > 1;
     if let Some((left, right)) = thin(&out, &start, terms, scratch) {
-        return multiply_thin(out, left, right, start.accumulate, parallel);
+        return dispatch(direct::Thin { out, left, right, add: start.accumulate, parallel });
     }
     if depth == 0 {
         return write_start(out, start);
@@ -198,7 +209,7 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     let next = AtomicUsize::new(0);
     let work = |_| {
         while let Some((rows, cols)) = grid.task(next.fetch_add(1, Ordering::Relaxed)) {
-            pack::with_panel(|room| run_task(&job, rows, cols, room));
+            pack::with_panel(|room| dispatch(kernel::Task { job: &job, rows, cols, room }));
         }
     };
     match parallel {
@@ -218,7 +229,9 @@ fn write_start(out: Output<'_>, start: Start<'_>) {
     }
 }
 
-/// The operands of a product that is faster without packing, the right one row by row: in `scratch` if it was transposed.
+/// The operands of a product that is faster without packing, the right one row by row: in `scratch` if it was transposed and the
+/// room that the shape asks for holds it. More room than that changes nothing: the way decides the last bits of a result,
+/// and they must not depend on what else the caller needs its scratch for.
 fn thin<'a>(
     out: &Output<'_>,
     start: &Start<'_>,
@@ -228,29 +241,22 @@ fn thin<'a>(
     let [Term { left, right: Right::Dense(right) }] = terms else { return None };
     let plain = start.bias.is_none() && start.residual.is_none();
     let (depth, cols) = (right.rows, right.cols);
-    if !plain || depth == 0 || !direct::fits(out.rows, cols) {
+    if !plain || depth == 0 || !direct::is_thin(out.rows, cols) {
         return None;
     }
     if !right.transposed {
         return Some((*left, *right));
     }
-    let straight = scratch.get_mut(..depth * cols)?;
+    if cols.checked_mul(depth)? > scratch_len(out.rows, depth) {
+        return None;
+    }
+    let straight = &mut scratch[..depth * cols];
     for (col, values) in right.data.chunks(right.stride).take(cols).enumerate() {
         for (k, value) in values[..depth].iter().enumerate() {
             straight[k * cols + col] = *value;
         }
     }
     Some((*left, Matrix::new(straight, depth, cols)))
-}
-
-fn multiply_thin(out: Output<'_>, left: Matrix<'_>, right: Matrix<'_>, add: bool, parallel: bool) {
-    match Isa::best() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => direct::multiply::<crate::simd::x86::Avx512>(out, left, right, add, parallel),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => direct::multiply::<crate::simd::x86::Avx2>(out, left, right, add, parallel),
-        _ => direct::multiply::<Portable>(out, left, right, add, parallel),
-    }
 }
 
 /// Panics where the shapes do not fit each other: a caller's error, never that of an input. Gives the whole depth.
@@ -265,9 +271,10 @@ fn check(out: &Output<'_>, start: &Start<'_>, terms: &[Term<'_>]) -> usize {
     }
     assert!(!(start.accumulate && start.residual.is_some()), "a sum starts from one matrix");
     assert!(start.bias.is_none_or(|bias| bias.len() >= out.cols), "bias is too short");
-    let whole = extent(out.rows, out.cols, out.stride);
-    assert!(start.residual.is_none_or(|residual| residual.len() >= whole), "residual is too short");
-    terms.iter().map(|term| term.left.cols).sum()
+    let whole = |residual: &[f32]| fits(out.rows, out.cols, out.stride, residual.len());
+    assert!(start.residual.is_none_or(whole), "residual is too short");
+    let add = |depth: usize, term: &Term<'_>| depth.checked_add(term.left.cols);
+    terms.iter().try_fold(0, add).expect("terms of a sum that memory can hold")
 }
 
 /// Packs the left sides block by block, each block strip by strip.
@@ -281,37 +288,17 @@ fn pack_lefts(terms: &[Term<'_>], blocks: Blocks, rows: usize, scratch: &mut [f3
         rest = others;
         let pack = |(index, packed): (usize, &mut [f32])| {
             for segment in blocks.segments(terms, block) {
-                pack_left(
-                    &segment.term.left,
-                    index * height,
-                    segment.depth,
-                    &mut packed[segment.at * pitch..],
-                );
+                dispatch(pack::Left {
+                    matrix: &segment.term.left,
+                    row: index * height,
+                    depth: segment.depth,
+                    strip: &mut packed[segment.at * pitch..],
+                });
             }
         };
         match parallel {
             true => packed.par_chunks_mut(strip).enumerate().for_each(pack),
             false => packed.chunks_mut(strip).enumerate().for_each(pack),
         }
-    }
-}
-
-fn pack_left(left: &Matrix<'_>, row: usize, depth: Span, strip: &mut [f32]) {
-    match Isa::best() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => pack::left::<crate::simd::x86::Avx512>(left, row, depth, strip),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => pack::left::<crate::simd::x86::Avx2>(left, row, depth, strip),
-        _ => pack::left::<Portable>(left, row, depth, strip),
-    }
-}
-
-fn run_task(job: &kernel::Job<'_>, rows: Span, cols: Span, room: &mut [f32]) {
-    match Isa::best() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => job.run::<crate::simd::x86::Avx512>(rows, cols, room),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => job.run::<crate::simd::x86::Avx2>(rows, cols, room),
-        _ => job.run::<Portable>(rows, cols, room),
     }
 }

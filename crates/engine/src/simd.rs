@@ -1,8 +1,9 @@
 //! The vector instructions of the machine at hand, chosen when the program starts.
 //!
-//! In comes a piece of arithmetic, either a loop that the compiler vectorises ([`vectorised`]) or a kernel written over
-//! [`Lanes`]; out comes the same arithmetic compiled for AVX-512, for AVX2, and for any machine. One binary holds
-//! all three and [`Isa::best`] picks once; what a kernel computes must not depend on which was picked beyond rounding.
+//! Takes a piece of arithmetic, either a loop that the compiler vectorises ([`vectorised`]) or a [`Kernel`] written over
+//! [`Lanes`], and runs it compiled for AVX-512, for AVX2, or for any machine. One binary holds all three and the
+//! choice is made once; what a kernel computes must not depend on it beyond rounding. A value of a type that
+//! implements [`Lanes`] is the proof that the machine has its instructions: only detection makes one.
 
 use std::sync::OnceLock;
 
@@ -20,69 +21,89 @@ pub enum Isa {
 impl Isa {
     /// The widest set this machine has, or the narrower one that the variable `MODEL_GARDEN_ISA` (`avx2`, `portable`) names.
     pub fn best() -> Self {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| {
-            let asked = std::env::var("MODEL_GARDEN_ISA").unwrap_or_default();
-            match (Self::detect(), asked.as_str()) {
-                (_, "portable") => Self::Portable,
-                (Self::Avx512, "avx2") => Self::Avx2,
-                (detected, _) => detected,
-            }
-        })
+        match Detected::best() {
+            #[cfg(target_arch = "x86_64")]
+            Detected::Avx512(_) => Self::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Detected::Avx2(_) => Self::Avx2,
+            Detected::Portable(_) => Self::Portable,
+        }
+    }
+}
+
+/// The set in use, with the proof that the machine has it.
+#[derive(Clone, Copy)]
+enum Detected {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(x86::Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(x86::Avx2),
+    Portable(Portable),
+}
+
+impl Detected {
+    fn best() -> Self {
+        static BEST: OnceLock<Detected> = OnceLock::new();
+        *BEST.get_or_init(|| Self::no_wider_than(&std::env::var("MODEL_GARDEN_ISA").unwrap_or_default()))
     }
 
+    /// The widest set of this machine, or the narrower one that was asked for.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    fn detect() -> Self {
-        let has = |all: &[bool]| all.iter().all(|&one| one);
-        // All that `x86` compiles for: a virtual machine may hide any one of them.
-        let avx2 = [
-            is_x86_feature_detected!("avx2"),
-            is_x86_feature_detected!("fma"),
-            is_x86_feature_detected!("f16c"),
-            is_x86_feature_detected!("bmi1"),
-            is_x86_feature_detected!("bmi2"),
-            is_x86_feature_detected!("popcnt"),
-            is_x86_feature_detected!("lzcnt"),
-        ];
-        let avx512 = [
-            is_x86_feature_detected!("avx512f"),
-            is_x86_feature_detected!("avx512bw"),
-            is_x86_feature_detected!("avx512dq"),
-            is_x86_feature_detected!("avx512vl"),
-        ];
-        match (has(&avx2), has(&avx512)) {
-            (true, true) => Self::Avx512,
-            (true, false) => Self::Avx2,
-            _ => Self::Portable,
+    fn no_wider_than(asked: &str) -> Self {
+        let avx512 = || x86::Avx512::detect().filter(|_| asked != "avx2").map(Self::Avx512);
+        let avx2 = || x86::Avx2::detect().map(Self::Avx2);
+        match asked {
+            "portable" => Self::Portable(Portable),
+            _ => avx512().or_else(avx2).unwrap_or(Self::Portable(Portable)),
         }
     }
 
     #[cfg(any(not(target_arch = "x86_64"), miri))]
-    fn detect() -> Self {
-        Self::Portable
+    fn no_wider_than(_asked: &str) -> Self {
+        Self::Portable(Portable)
+    }
+}
+
+/// A piece of arithmetic that is compiled for every instruction set.
+pub(crate) trait Kernel {
+    /// What it computes.
+    type Output;
+    /// Computes it with the instructions that `lanes` stands for.
+    fn run<L: Lanes>(self, lanes: L) -> Self::Output;
+}
+
+/// Runs `kernel` with the widest registers of this machine.
+#[inline(always)]
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    match Detected::best() {
+        #[cfg(target_arch = "x86_64")]
+        Detected::Avx512(lanes) => kernel.run(lanes),
+        #[cfg(target_arch = "x86_64")]
+        Detected::Avx2(lanes) => kernel.run(lanes),
+        Detected::Portable(lanes) => kernel.run(lanes),
     }
 }
 
 /// Runs `work`, compiled for the widest vectors of this machine.
 #[inline(always)]
 pub fn vectorised<R>(work: impl FnOnce() -> R) -> R {
-    match Isa::best() {
+    match Detected::best() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `best` says Avx512 only on a machine that has these features.
-        Isa::Avx512 => unsafe { x86::with_avx512(work) },
+        Detected::Avx512(lanes) => lanes.enter(work),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `best` says Avx2 only on a machine that has these features.
-        Isa::Avx2 => unsafe { x86::with_avx2(work) },
-        _ => work(),
+        Detected::Avx2(lanes) => lanes.enter(work),
+        Detected::Portable(lanes) => lanes.enter(work),
     }
 }
 
 /// Registers of f32 lanes, and the shape of the matrix tile that fits them.
 ///
+/// A value is the proof that the machine has the instructions: safe functions over lanes take one.
+///
 /// # Safety
-/// Methods may use instructions of the set they are named after: they are called only below a function that was
-/// entered after [`Isa::best`] said the machine has them. Pointers must be valid for the lanes read or written.
-pub(crate) unsafe trait Lanes {
+/// A value of the type exists only on a machine that has the instructions. Of its functions' callers the trait asks that
+/// they hold such a value, and that pointers are valid for the lanes read or written.
+pub(crate) unsafe trait Lanes: Copy + Send + Sync {
     /// One register.
     type V: Copy;
     /// Lanes of a register.
@@ -91,7 +112,7 @@ pub(crate) unsafe trait Lanes {
     const ROWS: usize;
     /// Runs `work` compiled for these instructions. Kernels enter here one by one, because the compiler only keeps
     /// sums in registers while the function that it compiles stays small.
-    unsafe fn enter<R>(work: impl FnOnce() -> R) -> R;
+    fn enter<R>(self, work: impl FnOnce() -> R) -> R;
     /// All lanes zero.
     unsafe fn zero() -> Self::V;
     /// `WIDTH` values from `from`.
@@ -116,16 +137,17 @@ pub(crate) unsafe trait Lanes {
 }
 
 /// Plain arrays: every machine, and the interpreter that checks memory accesses.
+#[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
-// SAFETY: plain Rust on plain arrays.
+// SAFETY: plain Rust on plain arrays, which every machine has.
 unsafe impl Lanes for Portable {
     type V = [f32; 4];
     const WIDTH: usize = 4;
     const ROWS: usize = 4;
 
     #[inline(always)]
-    unsafe fn enter<R>(work: impl FnOnce() -> R) -> R {
+    fn enter<R>(self, work: impl FnOnce() -> R) -> R {
         work()
     }
 
@@ -196,7 +218,7 @@ pub(crate) mod x86;
 
 #[cfg(all(test, target_arch = "x86_64", not(miri)))]
 mod tests {
-    use super::Isa;
+    use super::{Isa, x86};
     use std::process::Command;
 
     /// Every other test of this crate, in a process that may use no more than `isa`. A test binary runs on one set only, the
@@ -222,10 +244,13 @@ mod tests {
 
     #[test]
     fn the_isa_is_the_one_that_was_asked_for() {
+        let (avx512, avx2) = (x86::Avx512::detect().is_some(), x86::Avx2::detect().is_some());
         let expected = match std::env::var("MODEL_GARDEN_ISA").as_deref() {
             Ok("portable") => Isa::Portable,
-            Ok("avx2") if Isa::detect() != Isa::Portable => Isa::Avx2,
-            _ => Isa::detect(),
+            Ok("avx2") if avx2 => Isa::Avx2,
+            _ if avx512 => Isa::Avx512,
+            _ if avx2 => Isa::Avx2,
+            _ => Isa::Portable,
         };
         assert_eq!(Isa::best(), expected);
     }

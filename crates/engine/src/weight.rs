@@ -25,6 +25,14 @@ pub enum WeightError {
         /// Elements there are.
         found: usize,
     },
+    /// The shape has more elements than any memory holds.
+    #[error("a {rows} x {cols} matrix is larger than any memory")]
+    TooLarge {
+        /// Rows of the matrix.
+        rows: usize,
+        /// Columns of the matrix.
+        cols: usize,
+    },
     /// A value is NaN or infinite, so it cannot be quantised.
     #[error("element {index} is {value}: only finite values can be quantised")]
     NotFinite {
@@ -85,7 +93,7 @@ impl Weight {
             true => Ok(()),
             false => Err(WeightError::Length { what, rows, cols, expected, found }),
         };
-        let count = rows * cols;
+        let count = rows.checked_mul(cols).ok_or(WeightError::TooLarge { rows, cols })?;
         match &elements {
             Elements::F32(values) => check("the weight", count, values.len())?,
             Elements::Bf16(values) => check("the weight", count, values.len())?,
@@ -106,7 +114,7 @@ impl Weight {
 
     /// `values` stored as `stored`; the only copy made is the result.
     pub fn quantise(rows: usize, cols: usize, values: &[f32], stored: StoredAs) -> Result<Self, WeightError> {
-        let expected = rows * cols;
+        let expected = rows.checked_mul(cols).ok_or(WeightError::TooLarge { rows, cols })?;
         if values.len() != expected {
             let found = values.len();
             return Err(WeightError::Length { what: "the weight", rows, cols, expected, found });
@@ -202,11 +210,11 @@ impl Weight {
 
 /// Bytes that a `rows x cols` weight takes when stored as `stored`; what a plan counts before any weight exists.
 pub fn stored_bytes(rows: usize, cols: usize, stored: StoredAs) -> usize {
-    let count = rows * cols;
+    let count = rows.saturating_mul(cols);
     match stored {
-        StoredAs::F32 => 4 * count,
-        StoredAs::Bf16 | StoredAs::F16 => 2 * count,
-        StoredAs::Int8 => count + 4 * rows,
+        StoredAs::F32 => count.saturating_mul(4),
+        StoredAs::Bf16 | StoredAs::F16 => count.saturating_mul(2),
+        StoredAs::Int8 => count.saturating_add(rows.saturating_mul(4)),
         StoredAs::Nf4 => {
             let blocks = count.div_ceil(BLOCK);
             count.div_ceil(2) + blocks + 4 * blocks.div_ceil(crate::nf4::NESTED_BLOCK)
@@ -275,6 +283,18 @@ mod tests {
     fn a_wrong_length_is_refused_with_both_lengths() {
         let error = Weight::from_f32(3, 4, vec![0.0; 11]).unwrap_err();
         assert_eq!(error.to_string(), "the weight has 11 elements where a 3 x 4 matrix needs 12");
+    }
+
+    #[test]
+    fn a_shape_whose_size_wraps_is_refused_and_planned_in_full() {
+        for (rows, cols) in [(1 << 32, 1 << 32), (usize::MAX, 2)] {
+            let error = Weight::from_f32(rows, cols, Vec::new()).unwrap_err();
+            assert_eq!(error, WeightError::TooLarge { rows, cols });
+            assert!(Weight::quantise(rows, cols, &[], StoredAs::Nf4).is_err());
+            for stored in ALL {
+                assert!(stored_bytes(rows, cols, stored) > usize::MAX / 2, "{stored:?}");
+            }
+        }
     }
 
     #[test]

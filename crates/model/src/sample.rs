@@ -14,6 +14,17 @@ pub enum SampleError {
     /// The penalty is not above zero.
     #[error("a repetition penalty of {0} is not usable; it must be above 0")]
     Penalty(f32),
+    /// The model gave no number for a token.
+    #[error(
+        "the model's output is not a number (token {token}): its weights or its adapter hold values that are not finite"
+    )]
+    NotANumber {
+        /// The first token without a number.
+        token: usize,
+    },
+    /// No token is possible at all.
+    #[error("the model rules out every token: all of its outputs are minus infinity")]
+    Nothing,
 }
 
 /// Chooses tokens.
@@ -48,7 +59,17 @@ impl Sampler {
     }
 
     /// The next token after `seen`.
-    pub fn choose(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
+    pub fn choose(&mut self, logits: &[f32], seen: &[u32]) -> Result<u32, SampleError> {
+        if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
+            return Err(SampleError::NotANumber { token });
+        }
+        if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+            return Err(SampleError::Nothing);
+        }
+        Ok(self.choose_of(logits, seen))
+    }
+
+    fn choose_of(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
         if self.penalty == 1.0 {
             return self.draw(logits);
         }
@@ -103,7 +124,7 @@ mod tests {
     #[test]
     fn without_a_temperature_the_first_of_the_likeliest_is_taken() {
         let mut sampler = Sampler::new(0.0, 1.0, 0).unwrap();
-        assert_eq!(sampler.choose(&[0.5, 2.0, 2.0, -1.0], &[]), 1);
+        assert_eq!(sampler.choose(&[0.5, 2.0, 2.0, -1.0], &[]), Ok(1));
     }
 
     #[test]
@@ -112,7 +133,7 @@ mod tests {
         let mut sampler = Sampler::new(0.5, 1.0, 7).unwrap();
         let mut counts = [0u32; 3];
         for _ in 0..20_000 {
-            counts[sampler.choose(&logits, &[]) as usize] += 1;
+            counts[sampler.choose(&logits, &[]).unwrap() as usize] += 1;
         }
         let weights = logits.map(|logit| f64::from(2.0 * logit).exp());
         for (count, weight) in counts.into_iter().zip(weights) {
@@ -121,19 +142,34 @@ mod tests {
         }
         let mut again = Sampler::new(0.5, 1.0, 7).unwrap();
         let mut other = Sampler::new(0.5, 1.0, 8).unwrap();
-        let ten =
-            |sampler: &mut Sampler| -> Vec<u32> { (0..50).map(|_| sampler.choose(&logits, &[])).collect() };
-        let first = ten(&mut Sampler::new(0.5, 1.0, 7).unwrap());
-        assert_eq!(first, ten(&mut again));
-        assert_ne!(first, ten(&mut other));
+        let fifty = |sampler: &mut Sampler| -> Vec<u32> {
+            (0..50).map(|_| sampler.choose(&logits, &[]).unwrap()).collect()
+        };
+        let first = fifty(&mut Sampler::new(0.5, 1.0, 7).unwrap());
+        assert_eq!(first, fifty(&mut again));
+        assert_ne!(first, fifty(&mut other));
     }
 
     #[test]
     fn what_was_seen_is_penalised_once() {
         let mut sampler = Sampler::new(0.0, 1.5, 0).unwrap();
-        assert_eq!(sampler.choose(&[3.0, 2.5, -1.0], &[0, 0, 0]), 1, "3 / 1.5 is below 2.5");
-        assert_eq!(sampler.choose(&[3.9, 2.5, -1.0], &[0, 0, 0]), 0, "3.9 / 1.5 is not");
-        assert_eq!(sampler.choose(&[-2.0, -2.5, -9.0], &[0, 99]), 1, "a negative one is multiplied");
+        assert_eq!(sampler.choose(&[3.0, 2.5, -1.0], &[0, 0, 0]), Ok(1), "3 / 1.5 is below 2.5");
+        assert_eq!(sampler.choose(&[3.9, 2.5, -1.0], &[0, 0, 0]), Ok(0), "3.9 / 1.5 is not");
+        assert_eq!(sampler.choose(&[-2.0, -2.5, -9.0], &[0, 99]), Ok(1), "a negative one is multiplied");
+    }
+
+    #[test]
+    fn outputs_that_are_no_numbers_are_an_error_not_the_first_token() {
+        for temperature in [0.0, 1.0] {
+            for penalty in [1.0, 1.5] {
+                let mut sampler = Sampler::new(temperature, penalty, 0).unwrap();
+                let mut choose = |logits: &[f32]| sampler.choose(logits, &[1]);
+                assert_eq!(choose(&[f32::NAN; 4]), Err(SampleError::NotANumber { token: 0 }));
+                assert_eq!(choose(&[0.0, 1.0, f32::NAN]), Err(SampleError::NotANumber { token: 2 }));
+                assert_eq!(choose(&[f32::NEG_INFINITY; 4]), Err(SampleError::Nothing));
+                assert_eq!(choose(&[f32::NEG_INFINITY, -3.0]), Ok(1), "some tokens may be ruled out");
+            }
+        }
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Interpreter {
             if seen.len() - prompt_tokens == max_tokens {
                 break End::Length;
             }
-            let token = sampler.choose(logits, &seen);
+            let token = sampler.choose(logits, &seen)?;
             if self.ends.contains(&token) {
                 break End::Stop;
             }

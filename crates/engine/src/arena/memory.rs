@@ -1,6 +1,6 @@
 //! Zeroed memory for one arena, on huge pages where the system gives them.
 //!
-//! In comes a number of values; out comes memory that stays where it is until dropped. Pages are touched only when they are
+//! Takes a number of values and gives memory that stays where it is until dropped. Pages are touched only when they are
 //! first used, and a page of 2 MiB instead of 4 KiB makes that first touch and every later translation cheap.
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -30,7 +30,10 @@ mod mapped {
             if len == 0 {
                 return Ok(Self { start: NonNull::dangling(), len });
             }
-            let bytes = 4 * len;
+            // No slice may be longer than this, and the kernel has never given as much.
+            let too_large = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            let bytes = len.checked_mul(size_of::<f32>()).filter(|&bytes| bytes <= isize::MAX as usize);
+            let bytes = bytes.ok_or_else(too_large)?;
             // SAFETY: a fresh anonymous mapping; nothing else refers to it.
             let start = unsafe {
                 let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -67,7 +70,10 @@ mod plain {
 
     impl Memory {
         pub(crate) fn zeroed(len: usize) -> std::io::Result<Self> {
-            Ok(Self(vec![0.0; len]))
+            let mut values = Vec::new();
+            values.try_reserve_exact(len)?;
+            values.resize(len, 0.0);
+            Ok(Self(values))
         }
 
         pub(crate) fn values(&mut self) -> &mut [f32] {

@@ -14,6 +14,8 @@ pub use backward::{Saved, backward};
 pub use decode::{decode, decode_scratch_len};
 pub use forward::forward;
 
+use crate::product::fits;
+
 /// Rows of heads: head `h` of token `t` starts at `t * stride + h * head_dim`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
@@ -67,9 +69,9 @@ impl Shape<'_> {
         assert!(self.head_dim > 0 && self.segments.is_sorted(), "segments of attention");
         assert!(self.segments.first().is_none_or(|&first| first == 0), "the first segment begins at 0");
         for (rows, heads) in [(q, self.heads), (k, self.kv_heads), (v, self.kv_heads)] {
-            let width = heads * self.head_dim;
-            let extent = self.tokens().checked_sub(1).map_or(0, |last| last * rows.stride + width);
-            assert!(width <= rows.stride && extent <= rows.data.len(), "rows of heads leave their slice");
+            let width = heads.checked_mul(self.head_dim);
+            let fits = |width| fits(self.tokens(), width, rows.stride, rows.data.len());
+            assert!(width.is_some_and(fits), "rows of heads leave their slice");
         }
     }
 }

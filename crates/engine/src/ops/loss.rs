@@ -6,7 +6,7 @@
 //! kept below the highest logit so far, and brought down when a higher one comes.
 
 use super::embedding::{self, OutOfVocabulary};
-use super::math::{exp, exponentials, largest};
+use super::math::{exp, exponentials, largest, reference};
 use crate::product::{self, Matrix, Output, Right, Start, Term, multiply};
 use crate::simd::vectorised;
 use crate::weight::Weight;
@@ -121,8 +121,9 @@ impl Row {
             self.highest = found;
             self.likeliest = first + logits.iter().position(|&logit| logit == found).unwrap_or(0);
         }
-        let keep = exp(before - self.highest);
-        self.sum = self.sum * f64::from(keep) + f64::from(exponentials(logits, self.highest));
+        let below = reference(self.highest);
+        let keep = exp(before - below);
+        self.sum = self.sum * f64::from(keep) + f64::from(exponentials(logits, below));
         keep
     }
 }
@@ -285,7 +286,7 @@ mod tests {
     }
 
     /// The summed loss and the right guesses, from the definition.
-    fn reference(head: &[f64], hidden: &[f64], labels: &[u32], width: usize) -> (f64, usize) {
+    fn definition(head: &[f64], hidden: &[f64], labels: &[u32], width: usize) -> (f64, usize) {
         let (mut loss, mut correct) = (0.0, 0);
         for (hidden, &label) in hidden.chunks_exact(width).zip(labels) {
             let dot = |row: &[f64]| row.iter().zip(hidden).map(|(w, x)| w * x).sum::<f64>();
@@ -314,11 +315,11 @@ mod tests {
             // Half of the labels are made the right guess, so that both kinds are counted.
             for (i, label) in case.labels.iter_mut().enumerate().filter(|(i, _)| i % 2 == 0) {
                 let hidden = to_f64(&case.hidden[i * width..][..width]);
-                let guess = |token: &u32| reference(&whole, &hidden, &[*token], width).1 == 1;
+                let guess = |token: &u32| definition(&whole, &hidden, &[*token], width).1 == 1;
                 *label = (0..vocabulary as u32).find(guess).unwrap();
             }
             let totals = run(&case.head, &case.hidden, &case.labels, None, &mut scratch(&case)).unwrap();
-            let (loss, correct) = reference(&whole, &to_f64(&case.hidden), &case.labels, width);
+            let (loss, correct) = definition(&whole, &to_f64(&case.hidden), &case.labels, width);
             assert!((totals.loss - loss).abs() < 2e-6 * loss.abs() + 1e-5, "{} for {loss}", totals.loss);
             assert_eq!(totals.correct, correct, "{rows} rows");
             assert!(correct >= rows.div_ceil(2));
@@ -341,10 +342,10 @@ mod tests {
                 let head = trained.then_some(&mut grad_head[..]);
                 let gradients = Gradients { scale: 0.5, hidden: &mut grad_hidden, head };
                 run(&case.head, &case.hidden, &case.labels, Some(gradients), &mut scratch(&case)).unwrap();
-                let loss = |hidden: &[f64]| 0.5 * reference(&to_f64(&whole), hidden, &case.labels, width).0;
+                let loss = |hidden: &[f64]| 0.5 * definition(&to_f64(&whole), hidden, &case.labels, width).0;
                 assert_gradient("hidden", &grad_hidden, &case.hidden, loss);
             }
-            let loss = |head: &[f64]| 0.5 * reference(head, &to_f64(&case.hidden), &case.labels, width).0;
+            let loss = |head: &[f64]| 0.5 * definition(head, &to_f64(&case.hidden), &case.labels, width).0;
             assert_gradient("head", &grad_head, &whole, loss);
         }
     }
@@ -359,7 +360,7 @@ mod tests {
             let mut grad_hidden = vec![f32::NAN; hidden.len()];
             let gradients = Gradients { scale: 1.0, hidden: &mut grad_hidden, head: None };
             let totals = run(&most.head, hidden, labels, Some(gradients), &mut scratch).unwrap();
-            let (loss, _) = reference(&to_f64(&most.head.to_f32()), &to_f64(hidden), labels, width);
+            let (loss, _) = definition(&to_f64(&most.head.to_f32()), &to_f64(hidden), labels, width);
             assert!((totals.loss - loss).abs() < 2e-6 * loss.abs() + 1e-5, "{rows} rows");
             assert!(grad_hidden.iter().all(|value| value.is_finite()));
         }
@@ -412,5 +413,32 @@ mod tests {
         let mut logits = [0.0, 2.0f32.ln() * 2.0, f32::NEG_INFINITY];
         softmax(&mut logits, 2.0);
         assert_close("probabilities", &logits, &[1.0 / 3.0, 2.0 / 3.0, 0.0], 1e-6);
+    }
+
+    #[test]
+    fn a_slice_of_the_vocabulary_may_be_impossible_altogether() {
+        // The first slice overflows to minus infinity for every row; the label and the likeliest token lie in the second.
+        let (vocabulary, width) = (SLICE + 3, 4);
+        let mut weight = vec![-f32::MAX; SLICE * width];
+        weight.extend([0.25, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.75, 0.0, 0.0, 0.0]);
+        let head = Weight::from_f32(vocabulary, width, weight).unwrap();
+        let (hidden, labels) = (vec![2.0; 2 * width], [SLICE as u32 + 2, SLICE as u32]);
+        let mut scratch = vec![f32::NAN; scratch_len(labels.len(), width, vocabulary)];
+        let logits = [0.5f64, 1.0, 1.5];
+        let log_sum = logits.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+        let expected = 2.0 * log_sum - logits[2] - logits[0];
+        let mut grad_hidden = vec![f32::NAN; hidden.len()];
+        let mut grad_head = vec![0.0; vocabulary * width];
+        for trained in [false, true] {
+            let gradients = Gradients {
+                scale: 1.0,
+                hidden: &mut grad_hidden,
+                head: trained.then_some(grad_head.as_mut_slice()),
+            };
+            let totals = run(&head, &hidden, &labels, Some(gradients), &mut scratch).unwrap();
+            assert!((totals.loss - expected).abs() < 1e-5, "{} for {expected}", totals.loss);
+            assert_eq!(totals.correct, 1);
+            assert!(grad_hidden.iter().chain(&grad_head).all(|value| value.is_finite()), "{trained}");
+        }
     }
 }

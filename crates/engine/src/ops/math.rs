@@ -127,6 +127,13 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     rest.iter().fold(fold(lanes, larger), |found, value| larger(*value, found))
 }
 
+/// What exponentials are taken below, where `highest` is the highest value so far: itself, or 0 where there is none yet. Values
+/// that are all minus infinity then give zeros instead of NaN, and a later value finds nothing to bring down.
+#[inline(always)]
+pub(super) fn reference(highest: f32) -> f32 {
+    if highest == f32::NEG_INFINITY { 0.0 } else { highest }
+}
+
 /// Replaces scores by their probabilities.
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32]) {

@@ -4,8 +4,8 @@
 //! multiplying them (an adapter's products); out come sums kept in registers. Columns of the result are a multiple
 //! of [`PAD`].
 
-use super::{Matrix, Output, Span};
-use crate::simd::Lanes;
+use super::{Matrix, Output, Span, fits};
+use crate::simd::{Kernel, Lanes};
 use rayon::prelude::*;
 use std::marker::PhantomData;
 
@@ -21,41 +21,50 @@ const THIN_VALUES: usize = 6144;
 /// Rows or columns of one task: several tasks a thread, and whole tiles of 14 rows and of 32 columns.
 const TASK: usize = 224;
 
-/// Whether [`multiply`] takes the product.
-pub(super) fn fits(rows: usize, cols: usize) -> bool {
+/// Whether [`Thin`] takes the product.
+pub(super) fn is_thin(rows: usize, cols: usize) -> bool {
     cols.is_multiple_of(PAD) && rows.min(cols) <= THIN
 }
 
 /// `out = left x right`, or added to `out`; `right` lies row by row.
-pub(super) fn multiply<L: Lanes>(
-    out: Output<'_>,
-    left: Matrix<'_>,
-    right: Matrix<'_>,
-    add: bool,
-    parallel: bool,
-) {
-    assert!(!right.transposed && right.rows == left.cols);
-    let job = Job { data: out.data.as_mut_ptr(), stride: out.stride, left, right, add, borrow: PhantomData };
-    let tall = out.rows >= out.cols;
-    let (rows, cols) = (out.rows, out.cols);
-    let run = |task: usize| {
-        let span = |len: usize| Span { from: task * TASK, to: ((task + 1) * TASK).min(len) };
-        let (rows, cols) = match tall {
-            true => (span(rows), Span { from: 0, to: cols }),
-            false => (Span { from: 0, to: rows }, span(cols)),
+pub(super) struct Thin<'a> {
+    pub(super) out: Output<'a>,
+    pub(super) left: Matrix<'a>,
+    pub(super) right: Matrix<'a>,
+    pub(super) add: bool,
+    pub(super) parallel: bool,
+}
+
+impl Kernel for Thin<'_> {
+    type Output = ();
+
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { out, left, right, add, parallel } = self;
+        assert!(!right.transposed && right.rows == left.cols);
+        let data = out.data.as_mut_ptr();
+        let job = Job { lanes, data, stride: out.stride, left, right, add, borrow: PhantomData };
+        let tall = out.rows >= out.cols;
+        let (rows, cols) = (out.rows, out.cols);
+        let run = |task: usize| {
+            let span = |len: usize| Span { from: task * TASK, to: ((task + 1) * TASK).min(len) };
+            let (rows, cols) = match tall {
+                true => (span(rows), Span { from: 0, to: cols }),
+                false => (Span { from: 0, to: rows }, span(cols)),
+            };
+            // SAFETY: every task has other rows or other columns, all inside the output.
+            unsafe { job.run(rows, cols) };
         };
-        // SAFETY: every task has other rows or other columns, all inside the output.
-        unsafe { job.run::<L>(rows, cols) };
-    };
-    let tasks = if tall { rows } else { cols }.div_ceil(TASK);
-    match parallel {
-        true => (0..tasks).into_par_iter().with_max_len(1).for_each(run),
-        false => (0..tasks).for_each(run),
+        let tasks = if tall { rows } else { cols }.div_ceil(TASK);
+        match parallel {
+            true => (0..tasks).into_par_iter().with_max_len(1).for_each(run),
+            false => (0..tasks).for_each(run),
+        }
     }
 }
 
-/// One call of [`multiply`], as its tasks see it.
-struct Job<'a> {
+/// One [`Thin`] product, as its tasks see it.
+struct Job<'a, L> {
+    lanes: L,
     data: *mut f32,
     stride: usize,
     left: Matrix<'a>,
@@ -65,14 +74,14 @@ struct Job<'a> {
 }
 
 // SAFETY: the pointer is to an exclusive borrow that the job holds; tasks write disjoint parts of it.
-unsafe impl Sync for Job<'_> {}
+unsafe impl<L: Lanes> Sync for Job<'_, L> {}
 
-impl Job<'_> {
+impl<L: Lanes> Job<'_, L> {
     /// Computes `rows x cols` of the output.
     ///
     /// # Safety
     /// Nobody else touches these elements meanwhile, and they lie inside the output.
-    unsafe fn run<L: Lanes>(&self, rows: Span, cols: Span) {
+    unsafe fn run(&self, rows: Span, cols: Span) {
         let steps = if self.left.transposed { (1, self.left.stride) } else { (self.left.stride, 1) };
         let depth = self.left.cols;
         let (m, n) = (rows.to - rows.from, cols.to - cols.from);
@@ -87,7 +96,7 @@ impl Job<'_> {
             // SAFETY: the operands were checked just now, the output by the caller.
             unsafe {
                 let out = self.data.add(rows.from * self.stride + cols.from);
-                product_at::<L>(out, left, right, width, size, self.add || from > 0);
+                product_at(self.lanes, out, left, right, width, size, self.add || from > 0);
             }
         }
     }
@@ -101,6 +110,13 @@ pub(crate) struct Left<'a> {
     pub(crate) step: usize,
 }
 
+impl Left<'_> {
+    /// Where the last element of `m` rows and a depth of `k` lies, neither of them zero.
+    fn last(&self, m: usize, k: usize) -> Option<usize> {
+        (m - 1).checked_mul(self.row)?.checked_add((k - 1).checked_mul(self.step)?)
+    }
+}
+
 /// Rows, columns and depth of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
@@ -112,6 +128,7 @@ pub(crate) struct Size {
 
 /// `out = left x right`, or added to `out`; rows of `out` and `right` are `width.0` and `width.1` apart.
 pub(crate) fn product<L: Lanes>(
+    lanes: L,
     out: &mut [f32],
     left: Left<'_>,
     right: &[f32],
@@ -122,30 +139,24 @@ pub(crate) fn product<L: Lanes>(
     if size.m == 0 || size.n == 0 {
         return;
     }
-    assert!(size.n <= width.0 && reach(size.m, width.0, size.n) <= out.len());
+    assert!(fits(size.m, size.n, width.0, out.len()));
     check(left, right, width.1, size);
     // SAFETY: the output was checked just now, and so were the operands.
-    unsafe { product_at::<L>(out.as_mut_ptr(), left, right, width, size, add) };
-}
-
-/// Values from the first to the last of `rows` rows of `n`, `width` apart.
-fn reach(rows: usize, width: usize, n: usize) -> usize {
-    rows.saturating_sub(1) * width + n
+    unsafe { product_at(lanes, out.as_mut_ptr(), left, right, width, size, add) };
 }
 
 /// Panics where an operand is too short for `size`.
 fn check(left: Left<'_>, right: &[f32], width: usize, Size { m, n, k }: Size) {
-    assert!(n.is_multiple_of(PAD) && n <= width);
-    assert!(k == 0 || reach(k, width, n) <= right.len());
-    assert!(k == 0 || (m - 1) * left.row + (k - 1) * left.step < left.data.len());
+    assert!(n.is_multiple_of(PAD) && fits(k, n, width, right.len()));
+    assert!(k == 0 || left.last(m, k).is_some_and(|last| last < left.data.len()));
 }
 
 /// [`product`] to a place that is not a slice of its own.
 ///
 /// # Safety
-/// `out` holds the rows and columns of `size`, which nobody else touches; the operands were checked; the machine has the
-/// instructions of `L`.
+/// `out` holds the rows and columns of `size`, which nobody else touches; the operands were checked.
 unsafe fn product_at<L: Lanes>(
+    lanes: L,
     out: *mut f32,
     left: Left<'_>,
     right: &[f32],
@@ -165,8 +176,8 @@ unsafe fn product_at<L: Lanes>(
                 let (left_at, right) = (left.data.as_ptr().add(row * left.row), right.as_ptr().add(col));
                 let block = Block { out, left: left_at, right, width, steps: (left.row, left.step), k, add };
                 match double {
-                    true => block.rows::<L, 2>(m - row),
-                    false => block.rows::<L, 1>(m - row),
+                    true => block.rows::<L, 2>(lanes, m - row),
+                    false => block.rows::<L, 1>(lanes, m - row),
                 }
             };
         }
@@ -189,20 +200,20 @@ impl Block {
     /// Computes as many rows at once as the registers hold and `left` has; gives their number.
     ///
     /// # Safety
-    /// At least one row is left, and all that are left lie inside the slices; the machine has the instructions of `L`.
+    /// At least one row is left, and all that are left lie inside the slices.
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const C: usize>(&self, left: usize) -> usize {
+    unsafe fn rows<L: Lanes, const C: usize>(&self, lanes: L, left: usize) -> usize {
         // SAFETY: as many rows are computed as the caller vouches for.
         unsafe {
             match left {
                 // Twice eight rows are faster than fourteen and two.
-                16 if L::ROWS >= 14 => self.entered::<L, 8, C>(),
-                14.. if L::ROWS >= 14 => self.entered::<L, 14, C>(),
-                8.. if L::ROWS >= 8 => self.entered::<L, 8, C>(),
-                6.. if L::ROWS == 6 => self.entered::<L, 6, C>(),
-                4.. => self.entered::<L, 4, C>(),
-                2.. => self.entered::<L, 2, C>(),
-                _ => self.entered::<L, 1, C>(),
+                16 if L::ROWS >= 14 => self.entered::<L, 8, C>(lanes),
+                14.. if L::ROWS >= 14 => self.entered::<L, 14, C>(lanes),
+                8.. if L::ROWS >= 8 => self.entered::<L, 8, C>(lanes),
+                6.. if L::ROWS == 6 => self.entered::<L, 6, C>(lanes),
+                4.. => self.entered::<L, 4, C>(lanes),
+                2.. => self.entered::<L, 2, C>(lanes),
+                _ => self.entered::<L, 1, C>(lanes),
             }
         }
     }
@@ -212,20 +223,20 @@ impl Block {
     /// # Safety
     /// As for `rows`.
     #[inline(always)]
-    unsafe fn entered<L: Lanes, const H: usize, const C: usize>(&self) -> usize {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            L::enter(
-                #[inline(always)]
-                || self.sums::<L, H, C>(),
-            )
-        }
+    unsafe fn entered<L: Lanes, const H: usize, const C: usize>(&self, lanes: L) -> usize {
+        lanes.enter(
+            #[inline(always)]
+            || {
+                // SAFETY: as the caller vouches, and inside the instructions of `L`.
+                unsafe { self.sums::<L, H, C>() }
+            },
+        )
     }
 
     /// `H` rows of `C` registers.
     ///
     /// # Safety
-    /// As for `rows`.
+    /// As for `rows`, and this runs inside [`Lanes::enter`].
     #[inline(always)]
     unsafe fn sums<L: Lanes, const H: usize, const C: usize>(&self) -> usize {
         // SAFETY: the caller vouches for `H` rows and `C` registers of columns.

@@ -6,7 +6,7 @@
 use super::pack;
 use super::schedule::{Blocks, Segment, Span};
 use super::{Output, Start, Term};
-use crate::simd::Lanes;
+use crate::simd::{Kernel, Lanes};
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -49,19 +49,8 @@ impl<'a> Job<'a> {
         Self { out: out.data.as_mut_ptr(), stride, rows, start, terms, blocks, packed, borrow: PhantomData }
     }
 
-    /// Computes `rows x cols` of the output; `rows` starts at a strip, and `room` holds a panel.
-    pub(super) fn run<L: Lanes>(&self, rows: Span, cols: Span, room: &mut [f32]) {
-        for block in 0..self.blocks.count() {
-            let ks = self.blocks.span(block).len();
-            for Segment { term, depth, at } in self.blocks.segments(self.terms, block) {
-                pack::right::<L>(&term.right, depth, cols, &mut pack::Panel { values: room, ks, at });
-            }
-            self.block::<L>(block, rows, cols, room);
-        }
-    }
-
     /// Adds the products of a packed panel to every tile of the task.
-    fn block<L: Lanes>(&self, block: usize, rows: Span, cols: Span, panel: &[f32]) {
+    fn block<L: Lanes>(&self, lanes: L, block: usize, rows: Span, cols: Span, panel: &[f32]) {
         let span = self.blocks.span(block);
         let ks = span.len();
         let packed = &self.packed[self.rows.div_ceil(L::ROWS) * L::WIDTH * span.from..];
@@ -73,14 +62,14 @@ impl<'a> Job<'a> {
                 for row in (band..band_end).step_by(L::ROWS) {
                     let left = &packed[row / L::ROWS * ks * L::WIDTH..][..ks * L::WIDTH];
                     let place = Place { row, col, height: L::ROWS.min(rows.to - row), width };
-                    self.tile::<L>(left, right, place, block == 0);
+                    self.tile(lanes, left, right, place, block == 0);
                 }
             }
         }
     }
 
     /// One tile, of any height up to `L::ROWS`.
-    fn tile<L: Lanes>(&self, left: &[f32], right: &[f32], place: Place, first: bool) {
+    fn tile<L: Lanes>(&self, lanes: L, left: &[f32], right: &[f32], place: Place, first: bool) {
         let width = 2 * L::WIDTH;
         let ks = left.len() / L::WIDTH;
         assert!(right.len() >= ks * width);
@@ -88,7 +77,7 @@ impl<'a> Job<'a> {
         let bias = if first { self.start.bias } else { None };
         let residual = if first { self.start.residual } else { None };
         // SAFETY: the tile lies inside this task's part of the output; bias and residual are as long (all checked in
-        // `multiply`); the instruction set was checked by whoever called `run` with `L`.
+        // `multiply`).
         unsafe {
             let out = self.out.add(at);
             let mut end = End {
@@ -102,7 +91,7 @@ impl<'a> Job<'a> {
                 bias: bias.map_or(ptr::null(), |bias| bias.as_ptr().add(place.col)),
             };
             if place.width == width {
-                return sums_of_height::<L>(place.height, left, right, ks, &end);
+                return sums_of_height(lanes, place.height, left, right, ks, &end);
             }
             // At the right edge the tile is finished aside, on copies as wide as a register.
             let (mut aside, mut bias_aside) = ([0.0; TILE], [0.0; TILE_WIDTH]);
@@ -115,8 +104,31 @@ impl<'a> Job<'a> {
                 end.bias = bias_aside.as_ptr();
             }
             (end.out, end.stride) = (edge.aside, width);
-            sums_of_height::<L>(place.height, left, right, ks, &end);
+            sums_of_height(lanes, place.height, left, right, ks, &end);
             edge.copy_out();
+        }
+    }
+}
+
+/// A part of a job: `rows x cols` of the output. `rows` starts at a strip, and `room` holds a panel.
+pub(super) struct Task<'a> {
+    pub(super) job: &'a Job<'a>,
+    pub(super) rows: Span,
+    pub(super) cols: Span,
+    pub(super) room: &'a mut [f32],
+}
+
+impl Kernel for Task<'_> {
+    type Output = ();
+
+    fn run<L: Lanes>(self, lanes: L) {
+        let Self { job, rows, cols, room } = self;
+        for block in 0..job.blocks.count() {
+            let ks = job.blocks.span(block).len();
+            for Segment { term, depth, at } in job.blocks.segments(job.terms, block) {
+                pack::right(lanes, &term.right, depth, cols, &mut pack::Panel { values: room, ks, at });
+            }
+            job.block(lanes, block, rows, cols, room);
         }
     }
 }
@@ -180,14 +192,24 @@ impl Edge {
 ///
 /// # Safety
 /// As for [`sums`], except that the instructions need not be entered yet.
-unsafe fn sums_of_height<L: Lanes>(height: usize, left: &[f32], right: &[f32], ks: usize, end: &End) {
+unsafe fn sums_of_height<L: Lanes>(
+    lanes: L,
+    height: usize,
+    left: &[f32],
+    right: &[f32],
+    ks: usize,
+    end: &End,
+) {
     macro_rules! of_height {
         ($($height:literal)*) => {
             match height {
-                $($height if $height <= L::ROWS => {
-                    // SAFETY: the caller's promise.
-                    unsafe { L::enter(#[inline(always)] || sums::<L, $height>(left, right, ks, end)) }
-                })*
+                $($height if $height <= L::ROWS => lanes.enter(
+                    #[inline(always)]
+                    || {
+                        // SAFETY: the caller's promise, and inside the instructions of `L`.
+                        unsafe { sums::<L, $height>(left, right, ks, end) }
+                    },
+                ),)*
                 _ => {}
             }
         };

@@ -165,3 +165,37 @@ fn threads_do_not_change_a_bit() {
     };
     assert_eq!(run(1), run(3));
 }
+
+#[test]
+fn the_bits_do_not_depend_on_how_long_the_scratch_is() {
+    // Thin either way, the right side transposed: what an adapter multiplies with.
+    for (m, n, k) in [(1, 64, 96), (16, 480, 1000), (90, 1024, 200), (450, 48, 140)] {
+        let (x, w) = (wave(m * k, 0.7), wave(n * k, 0.3));
+        let term = Term { left: Matrix::new(&x, m, k), right: Right::Dense(Matrix::new(&w, n, k).t()) };
+        let with_scratch = |len: usize| {
+            let mut out = vec![f32::NAN; m * n];
+            multiply(Output::new(&mut out, m, n), Start::ZERO, &[term], &mut vec![f32::NAN; len]);
+            out.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        let least = scratch_len(m, k);
+        assert_eq!(with_scratch(least), with_scratch(least + n * k), "{m} x {n} x {k}");
+    }
+}
+
+/// Whether `work` refuses by a panic, as a caller's error asks for.
+fn refuses<R>(work: impl FnOnce() -> R) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err()
+}
+
+#[test]
+fn views_whose_sizes_wrap_are_refused() {
+    const HUGE: usize = 1 << 61;
+    // (9 - 1) * 2^61 wraps to 0: such a view would seem to fit, and every row but the first lie anywhere.
+    assert_eq!(extent(9, 16, HUGE), None);
+    assert!(refuses(|| Output::with_stride(&mut [0.0; 16], 9, 16, HUGE).rows));
+    assert!(refuses(|| Matrix::with_stride(&[0.0; 16], 9, 16, HUGE).rows));
+    assert!(refuses(|| Matrix::new(&[0.0; 16], 1 << 32, 1 << 32).rows));
+    let weight = Weight::from_f32(4, 2, vec![0.0; 8]).unwrap();
+    assert!(refuses(|| Right::WeightRows { weight: &weight, first: usize::MAX, count: 2 }.shape()));
+    assert_eq!(scratch_len(usize::MAX, usize::MAX), usize::MAX);
+}

@@ -1,20 +1,20 @@
 //! The two x86 instruction sets: AVX-512 and AVX2 with fused multiply-add.
 //!
-//! In come pointers that the kernels vouch for; out come the lanes. Nothing here may be reached on a machine without the
-//! instructions, which is what the `# Safety` of [`Lanes`] asks of its callers.
+//! The kernels vouch for the pointers that they give. Nothing here can be reached on a machine without the instructions:
+//! [`Avx512`] and [`Avx2`] are made by detection alone, and every function is reached through a value of them.
 
 use super::Lanes;
 use std::arch::x86_64::*;
 
 /// Runs `work` compiled for AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-pub(crate) unsafe fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
+unsafe fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
 /// Runs `work` compiled for AVX2.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-pub(crate) unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
+unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
@@ -22,8 +22,9 @@ pub(crate) unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
 macro_rules! straight {
     ($with:ident, $zero:ident, $load:ident, $splat:ident, $store:ident, $mul_add:ident, $add:ident) => {
         #[inline(always)]
-        unsafe fn enter<R>(work: impl FnOnce() -> R) -> R {
-            // SAFETY: the machine has the instructions (trait contract), here and in every method below.
+        fn enter<R>(self, work: impl FnOnce() -> R) -> R {
+            // SAFETY: `self` was made by detection, so the machine has the instructions; in the functions below the caller
+            // holds such a value.
             unsafe { $with(work) }
         }
 
@@ -81,9 +82,21 @@ macro_rules! straight {
 }
 
 /// 16 lanes, a 14 x 32 tile: 28 sums, 2 columns and 1 row value fill 31 of 32 registers.
-pub(crate) struct Avx512;
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
 
-// SAFETY: only AVX-512 instructions, as the trait's contract allows.
+impl Avx512 {
+    /// The proof, on a machine that has all that [`with_avx512`] is compiled for: a virtual machine may hide any one of them.
+    pub(super) fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        Avx2::detect().filter(|_| has).map(|_| Self(()))
+    }
+}
+
+// SAFETY: only `detect` makes a value, and only where the machine has every instruction used here.
 unsafe impl Lanes for Avx512 {
     type V = __m512;
     const WIDTH: usize = 16;
@@ -154,9 +167,24 @@ unsafe impl Lanes for Avx512 {
 }
 
 /// 8 lanes, a 6 x 16 tile: 12 sums, 2 columns and 1 row value fill 15 of 16 registers.
-pub(crate) struct Avx2;
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
 
-// SAFETY: only AVX2 and FMA instructions, as the trait's contract allows.
+impl Avx2 {
+    /// The proof, on a machine that has all that [`with_avx2`] is compiled for.
+    pub(super) fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2")
+            && is_x86_feature_detected!("popcnt")
+            && is_x86_feature_detected!("lzcnt");
+        has.then_some(Self(()))
+    }
+}
+
+// SAFETY: only `detect` makes a value, and only where the machine has every instruction used here.
 unsafe impl Lanes for Avx2 {
     type V = __m256;
     const WIDTH: usize = 8;

@@ -4,10 +4,11 @@
 //! values. A task owns one key head of one segment with all its query heads, so that what several queries give to one key
 //! is added in one order.
 
-use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size, Task};
+use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
 use crate::ops::math::{dot, exp};
-use crate::simd::Lanes;
+use crate::product::fits;
+use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
 /// Queries of a tile; as many as [`KEYS`] keeps the ten tiles of a step (300 KiB at a head size of 128) in the L2.
@@ -32,9 +33,10 @@ pub struct Saved<'a> {
 pub fn backward(shape: &Shape<'_>, saved: &Saved<'_>, grad_out: &[f32], grad_qkv: &mut [f32], stride: usize) {
     shape.check(saved.q, saved.k, saved.v);
     let rows = shape.tokens() * shape.heads;
-    let fits = |data: &[f32]| data.len() == rows * shape.head_dim;
-    assert!(fits(saved.out) && fits(grad_out) && saved.log_sum_exp.len() == rows, "results of attention");
-    assert!((shape.heads + 2 * shape.kv_heads) * shape.head_dim <= stride, "width of the gradients");
+    let whole = |data: &[f32]| data.len() == rows * shape.head_dim;
+    assert!(whole(saved.out) && whole(grad_out) && saved.log_sum_exp.len() == rows, "results of attention");
+    let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    assert!(fits(shape.tokens(), width, stride, grad_qkv.len()), "gradients leave their slice");
     let grad_qkv = &Shared::new(grad_qkv);
     let grad_out = Rows { data: grad_out, stride: shape.heads * shape.head_dim };
     (0..shape.segment_count() * shape.kv_heads).into_par_iter().with_max_len(1).for_each(|task| {
@@ -43,7 +45,7 @@ pub fn backward(shape: &Shape<'_>, saved: &Saved<'_>, grad_out: &[f32], grad_qkv
         let width = shape.head_dim.next_multiple_of(PAD);
         tile::with_scratch(scratch_len(width), |scratch| {
             let tiles = Tiles::new(scratch, width);
-            tile::run(Pass { shape, saved, grad_out, grad_qkv, stride, kv_head, start, len, tiles });
+            dispatch(Pass { shape, saved, grad_out, grad_qkv, stride, kv_head, start, len, tiles });
         });
     });
 }
@@ -103,20 +105,22 @@ impl<'a> Tiles<'a> {
     }
 }
 
-impl Task for Pass<'_> {
-    fn run<L: Lanes>(mut self) {
+impl Kernel for Pass<'_> {
+    type Output = ();
+
+    fn run<L: Lanes>(mut self, lanes: L) {
         let shape = self.shape;
         for key in (0..self.len).step_by(KEYS) {
             let n = KEYS.min(self.len - key);
-            self.load_keys::<L>(key, n);
+            self.load_keys(lanes, key, n);
             // A tile of queries before this tile of keys sees none of it.
             let first = if shape.causal { key / QUERIES * QUERIES } else { 0 };
             for g in 0..shape.group() {
                 for query in (first..self.len).step_by(QUERIES) {
                     let m = QUERIES.min(self.len - query);
-                    self.load_queries::<L>(g, query, m);
-                    self.scores::<L>(g, (query, m), (key, n));
-                    self.gradients::<L>(m, n);
+                    self.load_queries(lanes, g, query, m);
+                    self.scores(lanes, g, (query, m), (key, n));
+                    self.gradients(lanes, m, n);
                     self.store_queries(g, (query, m), key == 0);
                 }
             }
@@ -126,16 +130,16 @@ impl Task for Pass<'_> {
 }
 
 impl Pass<'_> {
-    fn load_keys<L: Lanes>(&mut self, key: usize, n: usize) {
+    fn load_keys<L: Lanes>(&mut self, lanes: L, key: usize, n: usize) {
         let Tiles { width, keys, keys_across, values_across, grad_keys, grad_values, .. } = &mut self.tiles;
         let (width, dim) = (*width, self.shape.head_dim);
         let (token, column) = (self.start + key, self.kv_head * dim);
         let padded = n.next_multiple_of(PAD);
-        tile::load::<L>(Part { rows: self.saved.v, token, column, dim }, n, 1.0, keys, width);
+        tile::load(lanes, Part { rows: self.saved.v, token, column, dim }, n, 1.0, keys, width);
         keys[n * width..padded * width].fill(0.0);
-        tile::transpose::<L>(keys, padded, width, values_across, KEYS);
-        tile::load::<L>(Part { rows: self.saved.k, token, column, dim }, n, 1.0, keys, width);
-        tile::transpose::<L>(keys, padded, width, keys_across, KEYS);
+        tile::transpose(lanes, keys, padded, width, values_across, KEYS);
+        tile::load(lanes, Part { rows: self.saved.k, token, column, dim }, n, 1.0, keys, width);
+        tile::transpose(lanes, keys, padded, width, keys_across, KEYS);
         // From here on the rows serve the queries' gradients, which the scale of the scores multiplies.
         let scale = self.shape.scale();
         keys[..n * width].iter_mut().for_each(|value| *value *= scale);
@@ -143,11 +147,11 @@ impl Pass<'_> {
         grad_values[..n * width].fill(0.0);
     }
 
-    fn load_queries<L: Lanes>(&mut self, g: usize, query: usize, m: usize) {
+    fn load_queries<L: Lanes>(&mut self, lanes: L, g: usize, query: usize, m: usize) {
         let at = self.part(self.saved.q, g, query);
         let Tiles { width, queries, grad_results, .. } = &mut self.tiles;
-        tile::load::<L>(at, m, self.shape.scale(), queries, *width);
-        tile::load::<L>(Part { rows: self.grad_out, ..at }, m, 1.0, grad_results, *width);
+        tile::load(lanes, at, m, self.shape.scale(), queries, *width);
+        tile::load(lanes, Part { rows: self.grad_out, ..at }, m, 1.0, grad_results, *width);
     }
 
     /// Query head `g` of the group, from `query` on.
@@ -158,7 +162,7 @@ impl Pass<'_> {
     }
 
     /// The probabilities of a tile, and the gradients of its scores.
-    fn scores<L: Lanes>(&mut self, g: usize, (query, m): (usize, usize), (key, n): (usize, usize)) {
+    fn scores<L: Lanes>(&mut self, lanes: L, g: usize, (query, m): (usize, usize), (key, n): (usize, usize)) {
         let Pass { shape, saved, .. } = *self;
         let head = self.kv_head * shape.group() + g;
         let out = self.part(Rows { data: saved.out, stride: shape.heads * shape.head_dim }, g, query);
@@ -166,11 +170,11 @@ impl Pass<'_> {
             &mut self.tiles;
         let size = Size { m, n: n.next_multiple_of(PAD), k: shape.head_dim };
         let left = Left { data: queries, row: *width, step: 1 };
-        tile::product::<L>(scores, left, keys_across, (KEYS, KEYS), size, false);
+        tile::product(lanes, scores, left, keys_across, (KEYS, KEYS), size, false);
         let left = Left { data: grad_results, row: *width, step: 1 };
-        tile::product::<L>(grad_scores, left, values_across, (KEYS, KEYS), size, false);
+        tile::product(lanes, grad_scores, left, values_across, (KEYS, KEYS), size, false);
         let start = self.start;
-        tile::enter::<L, _>(
+        lanes.enter(
             #[inline(always)]
             || {
                 let rows = scores.chunks_exact_mut(KEYS).zip(grad_scores.chunks_exact_mut(KEYS));
@@ -190,18 +194,18 @@ impl Pass<'_> {
     }
 
     /// Adds the tile to the gradients of its keys and values, and writes that of its queries.
-    fn gradients<L: Lanes>(&mut self, m: usize, n: usize) {
+    fn gradients<L: Lanes>(&mut self, lanes: L, m: usize, n: usize) {
         let tiles = &mut self.tiles;
         let width = tiles.width;
         let both = (width, width);
         let to_keys = Size { m: n, n: width, k: m };
         let left = Left { data: tiles.scores, row: 1, step: KEYS };
-        tile::product::<L>(tiles.grad_values, left, tiles.grad_results, both, to_keys, true);
+        tile::product(lanes, tiles.grad_values, left, tiles.grad_results, both, to_keys, true);
         let left = Left { data: tiles.grad_scores, row: 1, step: KEYS };
-        tile::product::<L>(tiles.grad_keys, left, tiles.queries, both, to_keys, true);
+        tile::product(lanes, tiles.grad_keys, left, tiles.queries, both, to_keys, true);
         let left = Left { data: tiles.grad_scores, row: KEYS, step: 1 };
         let to_queries = Size { m, n: width, k: n };
-        tile::product::<L>(tiles.grad_queries, left, tiles.keys, both, to_queries, false);
+        tile::product(lanes, tiles.grad_queries, left, tiles.keys, both, to_queries, false);
     }
 
     /// The first tile of keys reaches every query, so it begins their gradients and the others add.

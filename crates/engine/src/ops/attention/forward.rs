@@ -3,10 +3,10 @@
 //! In come query, key and value rows; out come attended rows and their log-sum-exp. A task owns some tokens of one
 //! segment for all query heads that share a key head, so that keys and values are rearranged once for the group.
 
-use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size, Task};
+use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
-use crate::ops::math::{exp, exponentials, largest};
-use crate::simd::Lanes;
+use crate::ops::math::{exp, exponentials, largest, reference};
+use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
 /// Query rows of a task, over all heads of its group: enough to make the rearranging of keys cheap, and few enough
@@ -37,20 +37,7 @@ pub fn forward(
             let rows = shape.group() * count;
             tile::with_scratch(scratch_len(rows, count, width), |scratch| {
                 let tiles = Tiles::new(scratch, rows, count, width);
-                tile::run(Pass {
-                    shape,
-                    q,
-                    k,
-                    v,
-                    out,
-                    log_sum_exp,
-                    kv_head,
-                    start,
-                    len,
-                    first,
-                    count,
-                    tiles,
-                });
+                dispatch(Pass { shape, q, k, v, out, log_sum_exp, kv_head, start, len, first, count, tiles });
             });
         });
     });
@@ -104,21 +91,23 @@ impl<'a> Tiles<'a> {
     }
 }
 
-impl Task for Pass<'_> {
-    fn run<L: Lanes>(mut self) {
+impl Kernel for Pass<'_> {
+    type Output = ();
+
+    fn run<L: Lanes>(mut self, lanes: L) {
         let Pass { shape, first, count, .. } = self;
         let (group, dim, width) = (shape.group(), shape.head_dim, self.tiles.width);
         for (g, queries) in self.tiles.queries.chunks_exact_mut(count * width).enumerate() {
             let column = (self.kv_head * group + g) * dim;
             let from = Part { rows: self.q, token: self.start + first, column, dim };
-            tile::load::<L>(from, count, shape.scale(), queries, width);
+            tile::load(lanes, from, count, shape.scale(), queries, width);
         }
         let end = if shape.causal { first + count } else { self.len };
         for key in (0..end).step_by(KEYS) {
             let n = KEYS.min(end - key);
-            self.load_keys::<L>(key, n);
+            self.load_keys(lanes, key, n);
             for g in 0..group {
-                self.attend::<L>(g, key, n);
+                self.attend(lanes, g, key, n);
             }
         }
         self.store();
@@ -126,19 +115,19 @@ impl Task for Pass<'_> {
 }
 
 impl Pass<'_> {
-    fn load_keys<L: Lanes>(&mut self, key: usize, n: usize) {
+    fn load_keys<L: Lanes>(&mut self, lanes: L, key: usize, n: usize) {
         let Tiles { width, key_rows, keys, values, .. } = &mut self.tiles;
         let (width, dim) = (*width, self.shape.head_dim);
         let (token, column) = (self.start + key, self.kv_head * dim);
         let padded = n.next_multiple_of(PAD);
-        tile::load::<L>(Part { rows: self.k, token, column, dim }, n, 1.0, key_rows, width);
+        tile::load(lanes, Part { rows: self.k, token, column, dim }, n, 1.0, key_rows, width);
         key_rows[n * width..padded * width].fill(0.0);
-        tile::transpose::<L>(key_rows, padded, width, keys, KEYS);
-        tile::load::<L>(Part { rows: self.v, token, column, dim }, n, 1.0, values, width);
+        tile::transpose(lanes, key_rows, padded, width, keys, KEYS);
+        tile::load(lanes, Part { rows: self.v, token, column, dim }, n, 1.0, values, width);
     }
 
     /// Adds what head `g` sees of the `n` keys from `key` on.
-    fn attend<L: Lanes>(&mut self, g: usize, key: usize, n: usize) {
+    fn attend<L: Lanes>(&mut self, lanes: L, g: usize, key: usize, n: usize) {
         let Pass { shape, first, count, .. } = *self;
         let Tiles { width, keys, values, scores, queries, results, maxima, sums, .. } = &mut self.tiles;
         let width = *width;
@@ -148,9 +137,9 @@ impl Pass<'_> {
         let rows = g * count + skip..(g + 1) * count;
         let left = Left { data: &queries[rows.start * width..], row: width, step: 1 };
         let size = Size { m: rows.len(), n: padded, k: shape.head_dim };
-        tile::product::<L>(scores, left, keys, (KEYS, KEYS), size, false);
+        tile::product(lanes, scores, left, keys, (KEYS, KEYS), size, false);
         let results = &mut results[rows.start * width..rows.end * width];
-        tile::enter::<L, _>(
+        lanes.enter(
             #[inline(always)]
             || {
                 for (i, row) in rows.clone().enumerate() {
@@ -165,7 +154,7 @@ impl Pass<'_> {
         );
         let left = Left { data: scores, row: KEYS, step: 1 };
         let size = Size { m: rows.len(), n: width, k: n };
-        tile::product::<L>(results, left, values, (width, width), size, true);
+        tile::product(lanes, results, left, values, (width, width), size, true);
     }
 
     fn store(&self) {
@@ -191,8 +180,9 @@ fn soften(scores: &mut [f32], seen: usize, maximum: &mut f32, sum: &mut f32) -> 
     scores[seen..].fill(f32::NEG_INFINITY);
     let found = largest(scores);
     let new = if found > *maximum { found } else { *maximum };
-    let keep = exp(*maximum - new);
-    *sum = *sum * keep + exponentials(scores, new);
+    let below = reference(new);
+    let keep = exp(*maximum - below);
+    *sum = *sum * keep + exponentials(scores, below);
     *maximum = new;
     keep
 }

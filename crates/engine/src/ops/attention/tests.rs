@@ -179,3 +179,20 @@ fn decoding_a_token_gives_what_the_whole_sequence_gives() {
         }
     }
 }
+
+#[test]
+fn shapes_whose_sizes_wrap_are_refused() {
+    let refuses = |work: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err();
+    let shape =
+        |heads, head_dim, segments| Shape { heads, kv_heads: heads, head_dim, segments, causal: true };
+    let data = [0.0; 64];
+    // A stride of 2^61 wraps to nothing at every eighth token.
+    let rows = Rows { data: &data, stride: 1 << 61 };
+    let run = |shape: Shape<'_>| forward(&shape, rows, rows, rows, &mut [0.0; 64], &mut [0.0; 64]);
+    assert!(refuses(&|| run(shape(1, 4, &[0, 9]))));
+    assert!(refuses(&|| run(shape(1 << 32, 1 << 32, &[0, 1]))));
+    let rows = Rows { data: &data, stride: 4 };
+    let saved = Saved { q: rows, k: rows, v: rows, out: &data[..36], log_sum_exp: &data[..9] };
+    let shape = shape(1, 4, &[0, 9]);
+    assert!(refuses(&|| backward(&shape, &saved, &data[..36], &mut [0.0; 64], 1 << 61)));
+}

@@ -5,37 +5,13 @@
 
 use super::Rows;
 pub(super) use crate::product::direct::{Left, PAD, Size, product};
-use crate::simd::{Isa, Lanes, Portable};
+use crate::simd::Lanes;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
 /// Keys of a tile: exactly a vision window, so that windows waste nothing; two columns of registers of a tile's transposed
 /// keys (16 KiB at a head size of 128) stay in the L1.
 pub(super) const KEYS: usize = 64;
-
-/// A task that is compiled for every instruction set; it enters the instructions piece by piece, with [`enter`].
-pub(super) trait Task {
-    fn run<L: Lanes>(self);
-}
-
-/// Runs `task` with the widest registers of this machine.
-pub(super) fn run(task: impl Task) {
-    match Isa::best() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => task.run::<crate::simd::x86::Avx512>(),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => task.run::<crate::simd::x86::Avx2>(),
-        _ => task.run::<Portable>(),
-    }
-}
-
-/// Runs one loop or block of a task compiled for its instructions. Pieces are small, because only a small function keeps
-/// its sums in registers; closures are marked to be inlined, because what is called is not compiled again.
-#[inline(always)]
-pub(super) fn enter<L: Lanes, R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: a task has its `L` from `run`, which asked the machine.
-    unsafe { L::enter(work) }
-}
 
 /// Runs `work` with `len` values that this thread keeps for its next task.
 pub(super) fn with_scratch(len: usize, work: impl FnOnce(&mut [f32])) {
@@ -63,8 +39,15 @@ pub(super) struct Part<'a> {
 }
 
 /// Copies `count` rows, times `scale`, into rows of `width`, padded with zeros.
-pub(super) fn load<L: Lanes>(from: Part<'_>, count: usize, scale: f32, to: &mut [f32], width: usize) {
-    enter::<L, _>(
+pub(super) fn load<L: Lanes>(
+    lanes: L,
+    from: Part<'_>,
+    count: usize,
+    scale: f32,
+    to: &mut [f32],
+    width: usize,
+) {
+    lanes.enter(
         #[inline(always)]
         || {
             for (i, to) in to.chunks_exact_mut(width).take(count).enumerate() {
@@ -87,10 +70,17 @@ impl<'a> Part<'a> {
 }
 
 /// `to[c][r] = from[r][c]` for `rows x cols`, both multiples of [`PAD`].
-pub(super) fn transpose<L: Lanes>(from: &[f32], rows: usize, cols: usize, to: &mut [f32], to_width: usize) {
+pub(super) fn transpose<L: Lanes>(
+    lanes: L,
+    from: &[f32],
+    rows: usize,
+    cols: usize,
+    to: &mut [f32],
+    to_width: usize,
+) {
     assert!(rows.is_multiple_of(PAD) && cols.is_multiple_of(PAD) && rows <= to_width);
     assert!(from.len() >= rows * cols && to.len() >= cols * to_width);
-    enter::<L, _>(
+    lanes.enter(
         #[inline(always)]
         || {
             for r in (0..rows).step_by(L::WIDTH) {

@@ -1,10 +1,32 @@
-"""Fixtures that the peers' tests share: where our binary is, and a way to call it."""
+"""Fixtures that the peers' tests share: where our binary is, a way to call it, and a PyTorch that survives its processor."""
 
 import json
 import os
+import signal
 import subprocess
+import sys
 
 import pytest
+import torch
+
+# Some virtual machines have a matrix unit but hide the CPUID leaf that describes it: oneDNN then executes an illegal instruction in
+# the middle of a bf16 product. A process of its own finds out, so that it is not the suite that dies.
+BF16_PRODUCT = "import torch; x = torch.ones(128, 128, dtype=torch.bfloat16); assert (x @ x)[0, 0] == 128"
+
+
+def bf16_product_survives():
+    """Whether PyTorch multiplies bf16 here. MODEL_GARDEN_TEST_SIGILL=1 pretends that it does not."""
+    die = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
+    pretend = os.environ.get("MODEL_GARDEN_TEST_SIGILL") == "1"
+    return subprocess.run([sys.executable, "-c", die if pretend else BF16_PRODUCT]).returncode == 0
+
+
+def pytest_report_header():
+    if bf16_product_survives():
+        return "torch bf16: works with oneDNN"
+    # PyTorch's own kernels compute the same without it, only slower: every test still proves what it says.
+    torch.backends.mkldnn.enabled = False
+    return "torch bf16: dies inside oneDNN on this processor; all tests run, with oneDNN off"
 
 
 @pytest.fixture(scope="session")

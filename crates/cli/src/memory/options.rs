@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use garden_memory::{ByteSize, RunFacts, TraceHeader, TraceWriter};
+use garden_memory::{
+    ByteSize, RunFacts, TraceHeader, TraceWriter,
+    steps::{LinePattern, StepPatterns},
+};
 use std::{
     io::{IsTerminal, stdout},
     path::PathBuf,
@@ -54,6 +57,24 @@ impl Known {
             steps_per_epoch: self.steps_per_epoch,
             limit: self.limit.map(|ByteSize(bytes)| bytes),
         }
+    }
+}
+
+/// Where steps and epochs stand in lines that no known form covers.
+#[derive(clap::Args)]
+pub struct Patterns {
+    /// Find the step in lines by this regular expression: its group `step`, or its first.
+    #[arg(long, value_name = "REGEX")]
+    step_pattern: Option<LinePattern>,
+    /// Find the epoch in lines by this regular expression: its group `epoch`, or its first.
+    #[arg(long, value_name = "REGEX")]
+    epoch_pattern: Option<LinePattern>,
+}
+
+impl Patterns {
+    /// The same, as the library takes it.
+    pub fn steps(&self) -> StepPatterns {
+        StepPatterns { step: self.step_pattern.clone(), epoch: self.epoch_pattern.clone() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     live::{self, View},
-    options::{Format, Options, parse_duration},
+    options::{Format, Options, Patterns, parse_duration},
 };
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -54,9 +54,8 @@ pub struct Args {
     /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
-    /// Find the step in the output by this regular expression: its group `step`, or its first.
-    #[arg(long, value_name = "REGEX")]
-    step_pattern: Option<String>,
+    #[command(flatten)]
+    patterns: Patterns,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -80,7 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         grace: args.grace,
         max_restarts: args.max_restarts,
         restart_args: args.restart_arg,
-        step_pattern: args.step_pattern,
+        patterns: args.patterns.steps(),
     };
     let (sender, wakes) = channel();
     supervise::listen(sender.clone()).context("cannot listen for signals")?;

@@ -2,7 +2,7 @@
 
 use super::{
     live::{self, View},
-    options::{Format, Options},
+    options::{Format, Options, Patterns},
 };
 use anyhow::{Context, Result};
 use garden_memory::{
@@ -39,9 +39,8 @@ pub struct Args {
     /// Read steps from this log as it grows, instead of from the file that the output goes to.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Find the step in the log by this regular expression: its group `step`, or its first.
-    #[arg(long, value_name = "REGEX")]
-    step_pattern: Option<String>,
+    #[command(flatten)]
+    patterns: Patterns,
 }
 
 #[derive(clap::Args)]
@@ -70,7 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let members =
         probe.snapshot()?.map_or_else(Vec::new, |tree| tree.processes.iter().map(|row| row.pid).collect());
     let board = StepBoard::default();
-    let log = LogFollower::open(&members, args.log.as_deref(), board.clone(), args.step_pattern.as_deref())?;
+    let log = LogFollower::open(&members, args.log.as_deref(), board.clone(), &args.patterns.steps())?;
     notes.extend(log.files().map(|file| format!("steps are read from {}", file.display())));
     let listen = |path: &PathBuf| {
         StepSocket::bind(path, board.clone()).with_context(|| format!("cannot listen on {}", path.display()))

@@ -1,30 +1,43 @@
-//! tqdm progress bars: `Epoch 2:  12%|█▏  | 10/83 [00:12<01:30, 1.2s/it]` becomes step 93 of epoch 1.12.
+//! Progress bars: `Epoch 2:  12%|█▏  | 10/83 [00:12<01:30, 1.2s/it]` becomes step 93 of epoch 1.12.
 //!
-//! In come bars as they are redrawn, of training and of anything else (downloads, shards, evaluation); out comes
-//! progress for the one that is training. A bar that starts over with the same length is the next epoch.
+//! Takes bars as they are redrawn, of training and of anything else (downloads, shards, evaluation), in the forms that tqdm,
+//! rich, Keras and Ultralytics draw, and counts in brackets (`Epoch: [0][10/83]`), which are bars without a picture. Gives the
+//! progress of the one that is training. A bar that starts over with the same length is the next epoch.
 
 use super::Progress;
-use regex::Regex;
+use regex::{Captures, Regex};
 
 /// Words that only a training loop writes before its bar; a bar without any words is the HF Trainer's.
-const TRAINING_WORDS: [&str; 4] = ["train", "epoch", "step", "iter"];
+const TRAINING_WORDS: [&str; 5] = ["train", "epoch", "step", "iter", "loss"];
 /// Words that mark a bar as something else even beside those, as in `Evaluating epoch 1` or TRL's
 /// `Tokenizing train dataset`.
-const OTHER_WORDS: [&str; 14] = [
-    "eval", "valid", "test", "load", "map", "predict", "generat", "token", "truncat", "pack", "appl",
-    "convert", "add", "dataset",
+const OTHER_WORDS: [&str; 13] = [
+    "val", "test", "load", "map", "predict", "generat", "token", "truncat", "pack", "appl", "convert", "add",
+    "dataset",
 ];
 /// What the bars of `datasets` count; no training does.
 const ROWS: &str = "examples";
 /// A bar that comes back to its start has ended an epoch if it was this far; before, it was started again.
 const NEARLY_DONE: f64 = 0.9;
 
+/// The forms of a bar. Each names its numbers `done` and `total`; `words` come before it, `clock` and `rest` after it.
+const FORMS: [&str; 4] = [
+    // tqdm, in a terminal and in a notebook; torchtune and Ultralytics put `|` and numbers into the words.
+    r"^(?<words>[^%]*?)\s*\d{1,3}%(?:\|[^|]*\|)?\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*\[(?<clock>[\d:]*)(?<rest>.*)",
+    // rich as Lightning uses it, and Ultralytics' own.
+    r"^(?<words>[^━╸╺─]*?)(?:\s*\d{1,3}%)?\s*[━╸╺─]{3,}\s+(?<done>\d{1,18})/(?<total>\d{1,18})(?<rest>\s.*)?$",
+    // Keras 3, Keras 2, and either without a picture (verbose=2).
+    r"^\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*(?:[━╸╺─]{3,}|\[[=>.]{3,}\]| - \d+m?s\b)(?<rest>.*)",
+    // PyTorch's examples, torchvision, MMEngine, timm and Composer count in brackets.
+    r"(?i)(?<words>\bepoch(?:\(train\))?:?\s*\[\s*\d+\]\s*|^train:\s*\d+\s*|\[epoch=\d+(?:/\d+)?\])\[(?:batch=)?\s*(?<done>\d{1,18})/\s*(?<total>\d{1,18})",
+];
+
 /// One reading of a bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bar {
     done: u64,
     total: u64,
-    /// It says `Epoch`, so its length is that of an epoch.
+    /// Its length is that of an epoch: it says `Epoch`, or stands below a line that does.
     of_epoch: bool,
     /// How long it has been drawn, as far as it says so.
     seconds: Option<u64>,
@@ -33,19 +46,50 @@ struct Bar {
 /// Follows the bar that is training.
 #[derive(Debug)]
 pub(super) struct BarFollower {
-    pattern: Regex,
+    forms: [Regex; FORMS.len()],
+    columns: Regex,
+    heading: Regex,
+    notebook: Regex,
+    /// A line `Epoch 1/10` stands above the bars that follow, as Keras writes it.
+    below_heading: bool,
     followed: Option<Bar>,
     epochs_done: u64,
 }
 
 impl BarFollower {
     pub fn new() -> Self {
-        let pattern = r"^(?<words>[^%|]*?)\s*\d{1,3}%\|[^|]*\|\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*\[(?<clock>[\d:]*)(?<rest>.*)";
-        Self { pattern: Regex::new(pattern).expect("a constant pattern"), followed: None, epochs_done: 0 }
+        let compile = |pattern: &str| Regex::new(pattern).expect("a constant pattern");
+        Self {
+            forms: FORMS.map(compile),
+            // torchtune: epoch|step|Loss; Ultralytics: epoch/epochs and the GPU's memory.
+            columns: compile(r"^\s*(?:\d+\|\d+\|Loss|\d+/\d+\s+[\d.]+[KMGT]?\s)"),
+            heading: compile(r"^\s*Epoch \d+/\d+\s*$"),
+            notebook: compile(r"\[\s*(\d{1,18})/\d{1,18} [\d:]+(?: < [^\]]*)?, Epoch (\d+(?:\.\d+)?)/\d+\]"),
+            below_heading: false,
+            followed: None,
+            epochs_done: 0,
+        }
+    }
+
+    /// Whether a line shows any bar, of training or not.
+    pub fn is_bar(&self, line: &str) -> bool {
+        line.contains("%|") || self.found(line).is_some()
+    }
+
+    fn found<'a>(&self, line: &'a str) -> Option<Captures<'a>> {
+        self.forms.iter().find_map(|form| form.captures(line))
     }
 
     /// The progress that a line shows, if it is a bar and the one that trains.
     pub fn line(&mut self, line: &str) -> Option<Progress> {
+        if let Some(found) = self.notebook.captures(line) {
+            let (step, epoch) = (found[1].parse().ok(), found[2].parse().ok());
+            return Some(Progress { step, epoch, ..Progress::default() });
+        }
+        if self.heading.is_match(line) {
+            self.below_heading = true;
+            return None;
+        }
         let bar = self.read(line)?;
         let before = self.followed.filter(|before| before.total == bar.total);
         match before {
@@ -63,15 +107,18 @@ impl BarFollower {
     }
 
     fn read(&self, line: &str) -> Option<Bar> {
-        let found = self.pattern.captures(line)?;
-        let words = found["words"].to_lowercase();
+        let found = self.found(line)?;
+        let text = |name| found.name(name).map_or("", |group| group.as_str());
+        let words = text("words").to_lowercase();
         let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
-        let named = words.trim().is_empty() || (has(&TRAINING_WORDS) && !has(&OTHER_WORDS));
-        let trains = named && !found["rest"].contains(ROWS);
+        let in_columns = self.columns.is_match(text("words"));
+        let named = words.trim().is_empty() || in_columns || (has(&TRAINING_WORDS) && !has(&OTHER_WORDS));
+        let trains = named && !text("rest").contains(ROWS);
         let total: u64 = found["total"].parse().ok().filter(|total| *total > 0)?;
         let done: u64 = found["done"].parse().ok().filter(|done| *done <= total)?;
-        let seconds = seconds(&found["clock"]);
-        trains.then(|| Bar { done, total, of_epoch: words.contains("epoch"), seconds })
+        let below_heading = self.below_heading && words.is_empty();
+        let of_epoch = in_columns || words.contains("epoch") || words.starts_with("train:") || below_heading;
+        trains.then(|| Bar { done, total, of_epoch, seconds: seconds(text("clock")) })
     }
 
     fn progress(&self, bar: Bar) -> Progress {

@@ -4,7 +4,7 @@
 //! reports on the [`StepBoard`], each time it is asked to catch up. The file is only read, a bounded part of it at a
 //! time, and a log that is truncated or replaced by its writer is read from its beginning.
 
-use super::{BadPattern, OutputParser, StepBoard};
+use super::{OutputParser, StepBoard, StepPatterns};
 use procfs::process::{FDTarget, Process};
 use std::{
     fs::File,
@@ -31,9 +31,6 @@ pub enum LogError {
         /// What the system said.
         source: io::Error,
     },
-    /// The step pattern is not usable.
-    #[error(transparent)]
-    Pattern(#[from] BadPattern),
 }
 
 /// Follows the logs of one process.
@@ -55,13 +52,13 @@ impl LogFollower {
         processes: &[i32],
         given: Option<&Path>,
         board: StepBoard,
-        pattern: Option<&str>,
+        patterns: &StepPatterns,
     ) -> Result<Self, LogError> {
         let paths = given.map_or_else(|| first_output(processes), |path| vec![path.to_owned()]);
         let mut logs = Vec::new();
         for path in paths {
             match File::open(&path) {
-                Ok(file) => logs.push(Log::new(path, file, OutputParser::new(board.clone(), pattern)?)),
+                Ok(file) => logs.push(Log::new(path, file, OutputParser::new(board.clone(), patterns))),
                 // What was found and not asked for is done without.
                 Err(source) if given.is_some() => return Err(LogError::Io { path, source }),
                 Err(_) => {}
@@ -143,7 +140,8 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let board = StepBoard::default();
         writeln!(file, "{}\nstep 3", "x".repeat(2 * LOOK_BACK as usize)).unwrap();
-        let mut logs = LogFollower::open(&[], Some(file.path()), board.clone(), None).unwrap();
+        let mut logs =
+            LogFollower::open(&[], Some(file.path()), board.clone(), &StepPatterns::default()).unwrap();
         logs.catch_up();
         assert_eq!(step(&board), Some(3), "what stood at its end");
         writeln!(file, "step 4").unwrap();
@@ -160,8 +158,12 @@ mod tests {
         let output = Stdio::from(file.reopen().unwrap());
         let mut sleeper =
             Command::new("sleep").arg("60").stdout(output).stderr(Stdio::null()).spawn().unwrap();
-        let logs =
-            LogFollower::open(&[i32::MAX, sleeper.id().cast_signed()], None, StepBoard::default(), None);
+        let logs = LogFollower::open(
+            &[i32::MAX, sleeper.id().cast_signed()],
+            None,
+            StepBoard::default(),
+            &StepPatterns::default(),
+        );
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert_eq!(logs.unwrap().files().collect::<Vec<_>>(), [file.path()]);
@@ -169,7 +171,12 @@ mod tests {
 
     #[test]
     fn a_log_that_was_asked_for_must_be_there() {
-        let missing = LogFollower::open(&[], Some(Path::new("/nowhere/log")), StepBoard::default(), None);
+        let missing = LogFollower::open(
+            &[],
+            Some(Path::new("/nowhere/log")),
+            StepBoard::default(),
+            &StepPatterns::default(),
+        );
         assert!(matches!(missing, Err(LogError::Io { .. })));
     }
 }

@@ -5,12 +5,17 @@
 //! ones as long as it speaks, and no report, however wrong, does more harm than a wrong number.
 
 mod bars;
+mod lines;
 mod log;
 mod output;
+mod pattern;
 mod socket;
+#[cfg(test)]
+mod tools;
 
 pub use log::{LogError, LogFollower};
-pub use output::{BadPattern, OutputParser};
+pub use output::OutputParser;
+pub use pattern::{BadPattern, LinePattern, StepPatterns};
 pub use socket::{Notice, SOCKET_VARIABLE, StepSocket};
 
 use crate::RunFacts;
@@ -36,6 +41,8 @@ pub struct Progress {
     pub step: Option<u64>,
     /// Epoch, fractional where the source says so.
     pub epoch: Option<f64>,
+    /// Number of the epoch in words, from 0 or from 1: it tells where epochs end, but is no position.
+    pub epoch_number: Option<f64>,
     /// Rows in the dataset.
     pub dataset_size: Option<u64>,
     /// Rows used by one optimizer step.

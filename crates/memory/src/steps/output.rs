@@ -1,64 +1,25 @@
 //! Steps from what a command prints.
 //!
-//! In come the bytes of its output as they pass; out come reports on the [`StepBoard`]. It understands the HF
-//! Trainer's dictionaries, tqdm bars, lines such as `Step 10: ...` and a pattern of the user's; it never changes,
-//! delays or keeps the bytes, and a line longer than [`LONGEST_LINE`] is passed over.
+//! Takes the bytes of its output as they pass and reports to the [`StepBoard`] what their lines say of steps and epochs
+//! (see `lines`). It never changes, delays or keeps the bytes, and a line longer than [`LONGEST_LINE`] is passed over.
 
-use super::{Progress, Source, StepBoard, bars::BarFollower};
-use regex::Regex;
+use super::{StepBoard, StepPatterns, lines::LineReader};
 
 /// Progress is told in short lines; a longer one (a dumped array, a base64 image) is not worth keeping.
 const LONGEST_LINE: usize = 4096;
-
-/// A `--step-pattern` that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum BadPattern {
-    /// It is no regular expression.
-    #[error("the step pattern is not a regular expression: {0}")]
-    Syntax(#[from] regex::Error),
-    /// It captures nothing.
-    #[error(
-        "the step pattern has no group: put the number in parentheses, as in 'it=(\\d+)', or name it (?<step>\\d+)"
-    )]
-    NoGroup,
-}
 
 /// Reads one stream of a command's output.
 pub struct OutputParser {
     board: StepBoard,
     line: Vec<u8>,
     too_long: bool,
-    reader: Reader,
-}
-
-enum Reader {
-    /// The user's pattern, and nothing else.
-    Pattern(Regex),
-    Known {
-        step: Regex,
-        epoch: Regex,
-        entries: Regex,
-        bars: BarFollower,
-        escapes: Regex,
-    },
+    reader: LineReader,
 }
 
 impl OutputParser {
-    /// A parser that reports to `board`, by `pattern` alone if there is one.
-    ///
-    /// The step is the pattern's group named `step`, or its first; a group named `epoch` gives the epoch.
-    pub fn new(board: StepBoard, pattern: Option<&str>) -> Result<Self, BadPattern> {
-        let reader = match pattern {
-            Some(pattern) => {
-                let regex = Regex::new(pattern)?;
-                if regex.captures_len() < 2 {
-                    return Err(BadPattern::NoGroup);
-                }
-                Reader::Pattern(regex)
-            }
-            None => Reader::known(),
-        };
-        Ok(Self { board, line: Vec::new(), too_long: false, reader })
+    /// A parser that reports to `board`, by the known forms or by the user's patterns.
+    pub fn new(board: StepBoard, patterns: &StepPatterns) -> Self {
+        Self { board, line: Vec::new(), too_long: false, reader: LineReader::new(patterns.clone()) }
     }
 
     /// Takes in the next bytes; lines end with `\n` or, as progress bars do, with `\r`.
@@ -91,74 +52,8 @@ impl OutputParser {
 
     fn read_line(&mut self) {
         let text = String::from_utf8_lossy(&self.line);
-        if let Some((source, progress)) = self.reader.read(&text) {
-            self.board.report(source, progress);
-        }
+        self.reader.read(&text, |source, progress| self.board.report(source, progress));
     }
-}
-
-impl Reader {
-    fn known() -> Self {
-        let compile = |pattern| Regex::new(pattern).expect("a constant pattern");
-        Self::Known {
-            step: compile(
-                r"(?i)(?:^|[^a-z_])(?:global[_ ]?)?(?:step|iter(?:ation)?)\s*[:=#]?\s*\[?(\d{1,18})\b",
-            ),
-            epoch: compile(r"(?i)(?:^|[^a-z_])epoch\s*[:=#]?\s*\[?(\d+(?:\.\d+)?)"),
-            entries: compile(r#"['"](step|global_step|epoch)['"]:\s*['"]?(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\b"#),
-            bars: BarFollower::new(),
-            escapes: compile(r"\x1b\[[0-9;?]*[A-Za-z]"),
-        }
-    }
-
-    fn read(&mut self, line: &str) -> Option<(Source, Progress)> {
-        match self {
-            Self::Pattern(pattern) => {
-                let found = pattern.captures(line)?;
-                let step =
-                    found.name("step").or_else(|| found.get(1)).and_then(|group| group.as_str().parse().ok());
-                let epoch = found.name("epoch").and_then(|group| group.as_str().parse().ok());
-                Some((Source::Pattern, Progress { step, epoch, ..Progress::default() }))
-            }
-            Self::Known { step, epoch, entries, bars, escapes } => {
-                let line = escapes.replace_all(line, "");
-                if let Some(progress) = bars.line(&line) {
-                    return Some((Source::Bar, progress));
-                }
-                // A bar that is not the training's may well have a word such as `step` in it.
-                if line.contains("%|") {
-                    return None;
-                }
-                let progress = if line.trim_start().starts_with('{') {
-                    dictionary(entries, &line)
-                } else {
-                    let number = |pattern: &Regex| Some(pattern.captures(&line)?[1].to_owned());
-                    let step = number(step).and_then(|digits| digits.parse().ok());
-                    // An epoch counted from 1 in words ("Epoch 2") is not a position: only a fraction is.
-                    let epoch = number(epoch).filter(|digits| digits.contains('.'));
-                    Progress {
-                        step,
-                        epoch: epoch.and_then(|digits| digits.parse().ok()),
-                        ..Progress::default()
-                    }
-                };
-                (progress != Progress::default()).then_some((Source::Log, progress))
-            }
-        }
-    }
-}
-
-/// `{'loss': 1.2, 'epoch': 0.12}`, with or without quotes around the numbers.
-fn dictionary(entries: &Regex, line: &str) -> Progress {
-    let mut progress = Progress::default();
-    for found in entries.captures_iter(line) {
-        let value: Option<f64> = found[2].parse().ok();
-        match &found[1] {
-            "epoch" => progress.epoch = value,
-            _ => progress.step = value.map(|step| step as u64),
-        }
-    }
-    progress
 }
 
 #[cfg(test)]
@@ -168,7 +63,9 @@ mod tests {
 
     fn read(pattern: Option<&str>, output: &str) -> (Option<u64>, Option<f64>) {
         let board = StepBoard::default();
-        OutputParser::new(board.clone(), pattern).unwrap().feed(output.as_bytes());
+        let step = pattern.map(|pattern| pattern.parse().unwrap());
+        let patterns = StepPatterns { step, ..StepPatterns::default() };
+        OutputParser::new(board.clone(), &patterns).feed(output.as_bytes());
         board.now(&RunFacts::default())
     }
 
@@ -213,17 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_a_group_or_with_bad_syntax_is_refused() {
-        let refuse =
-            |pattern| OutputParser::new(StepBoard::default(), Some(pattern)).err().unwrap().to_string();
-        assert!(refuse(r"it=\d+").contains("has no group"));
-        assert!(refuse(r"it=(").contains("not a regular expression"));
-    }
-
-    #[test]
     fn pieces_are_put_together_and_long_lines_passed_over() {
         let board = StepBoard::default();
-        let mut parser = OutputParser::new(board.clone(), None).unwrap();
+        let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
         let step = || board.now(&RunFacts::default()).0;
         for piece in ["St", "ep ", "1", "5:"] {
             parser.feed(piece.as_bytes());
@@ -240,7 +129,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_do_no_harm() {
         let board = StepBoard::default();
-        let mut parser = OutputParser::new(board.clone(), None).unwrap();
+        let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
         parser.feed(b"\xff\xfe\x00\x1b[31m\n\x1b[1mstep 3\x1b[0m\n");
         assert_eq!(board.now(&RunFacts::default()).0, Some(3));
     }

@@ -140,7 +140,10 @@ fn listen(socket: &UnixDatagram, board: &StepBoard, shared: &Mutex<Shared>) {
 fn take_in(bytes: &[u8], board: &StepBoard) -> bool {
     let Ok(message) = serde_json::from_slice::<Message>(bytes) else { return false };
     let Message { step, epoch, dataset_size, samples_per_step, steps_per_epoch } = message;
-    board.report(Source::Socket, Progress { step, epoch, dataset_size, samples_per_step, steps_per_epoch });
+    board.report(
+        Source::Socket,
+        Progress { step, epoch, epoch_number: None, dataset_size, samples_per_step, steps_per_epoch },
+    );
     true
 }
 

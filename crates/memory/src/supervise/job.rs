@@ -9,7 +9,11 @@ use super::{
     guard::{GuardOrders, Report, guard_command},
     streams::{self, Flow, Passage, Streams},
 };
-use crate::{probe::Probe, steps::StepBoard, watch::Wake};
+use crate::{
+    probe::Probe,
+    steps::{StepBoard, StepPatterns},
+    watch::Wake,
+};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use std::{
     ffi::OsStr,
@@ -33,7 +37,7 @@ pub(super) struct JobSetup<'a> {
     pub environment: &'a [(&'a str, &'a OsStr)],
     pub passage: &'a Passage,
     pub board: &'a StepBoard,
-    pub pattern: Option<&'a str>,
+    pub patterns: &'a StepPatterns,
     pub wakes: &'a Sender<Wake>,
 }
 
@@ -54,7 +58,7 @@ impl Job {
         if let Some(input) = guard.stdin.take() {
             streams::feed_input(input);
         }
-        let flow = streams.flow(setup.passage, setup.board, setup.pattern)?;
+        let flow = streams.flow(setup.passage, setup.board, setup.patterns);
         let met = meet(&listener, &mut guard);
         let _ = std::fs::remove_file(&setup.guard.control);
         let (line, command) = match met {

@@ -26,7 +26,7 @@ use crate::{
     RunFacts, TraceWriter,
     probe::ProbeError,
     record::Recorder,
-    steps::{BadPattern, SOCKET_VARIABLE, StepBoard, StepSocket},
+    steps::{SOCKET_VARIABLE, StepBoard, StepPatterns, StepSocket},
     watch::{Observer, Wake},
 };
 use attempt::Attempt;
@@ -83,8 +83,8 @@ pub struct Orders {
     pub max_restarts: u32,
     /// Arguments added when it is started again.
     pub restart_args: Vec<OsString>,
-    /// The user's pattern for steps in the output.
-    pub step_pattern: Option<String>,
+    /// The user's patterns for steps and epochs in the output.
+    pub patterns: StepPatterns,
 }
 
 /// How a run ended.
@@ -136,9 +136,6 @@ pub enum SuperviseError {
     /// The guard ended while the command was being started.
     #[error("the guard of the command ended before it could start")]
     GuardLost,
-    /// The step pattern is not usable.
-    #[error(transparent)]
-    Pattern(#[from] BadPattern),
     /// The tree could not be read.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -266,7 +263,7 @@ impl Supervisor<'_> {
             environment: &environment,
             passage: &self.passage,
             board: &self.board,
-            pattern: self.orders.step_pattern.as_deref(),
+            patterns: &self.orders.patterns,
             wakes: self.sender,
         })?;
         self.observer.event(&Event::Started { pid: job.pid(), in_group: self.guard.group.is_some() });

@@ -4,7 +4,7 @@
 //! command gets a pseudo-terminal, so that it prints as if we were not there; otherwise a pipe. Two streams that lead
 //! to the same place share one, so that their order is kept.
 
-use crate::steps::{BadPattern, OutputParser, StepBoard};
+use crate::steps::{OutputParser, StepBoard, StepPatterns};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::getpgrp,
@@ -172,16 +172,11 @@ impl Streams {
     }
 
     /// Starts passing through, after the command has its ends.
-    pub fn flow(
-        self,
-        passage: &Passage,
-        board: &StepBoard,
-        pattern: Option<&str>,
-    ) -> Result<Flow, BadPattern> {
+    pub fn flow(self, passage: &Passage, board: &StepBoard, patterns: &StepPatterns) -> Flow {
         let (done, ended) = channel();
         let mut terminals = Vec::new();
         for Channel { source, sink, stream } in self.channels {
-            let parser = OutputParser::new(board.clone(), pattern)?;
+            let parser = OutputParser::new(board.clone(), patterns);
             let target: Box<dyn Write + Send> = match (passage, &sink) {
                 (Passage::Shown(screen), Sink::Terminal(_)) => Box::new(ToScreen(screen.clone())),
                 (Passage::Swallowed, _) => Box::new(io::sink()),
@@ -201,7 +196,7 @@ impl Streams {
                 let _ = done.send(());
             });
         }
-        Ok(Flow { ended, terminals })
+        Flow { ended, terminals }
     }
 }
 

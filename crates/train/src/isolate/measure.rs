@@ -6,6 +6,7 @@
 use garden_memory::{
     Assessment, RunFacts,
     record::Reading,
+    steps::StepPatterns,
     supervise::{self, Event, OnLimit, Orders, Passage, StopSignal, SuperviseError, Surroundings},
     watch::{Observer, Wake},
 };
@@ -76,7 +77,7 @@ pub fn measure(
         grace: Duration::from_secs(5),
         max_restarts: 0,
         restart_args: Vec::new(),
-        step_pattern: None,
+        patterns: StepPatterns::default(),
     };
     let mut notes = Notes::default();
     let surroundings = Surroundings {

@@ -20,5 +20,11 @@ pub(crate) fn write<E>(
     write(file.as_file_mut())?;
     file.as_file().sync_all().map_err(&refused)?;
     file.persist(path).map_err(|error| refused(error.error))?;
-    Ok(())
+    // The name is on disk only once its folder is; some network file systems cannot sync one, and need not.
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Err(refused(error))
+        }
+        _ => Ok(()),
+    }
 }

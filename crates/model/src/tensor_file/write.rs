@@ -81,7 +81,7 @@ impl TensorWriter {
         let io_error = |source| TensorFileError::Io { path: self.path.clone(), source };
         self.out.flush().map_err(io_error)?;
         self.out.get_ref().sync_all().map_err(io_error)?;
-        std::fs::rename(&self.partial, &self.path).map_err(io_error)?;
+        crate::files::rename_synced(&self.partial, &self.path).map_err(io_error)?;
         self.whole = true;
         Ok(())
     }

@@ -141,8 +141,7 @@ pub fn merge(
         let quantization = (merged_as == MergedAs::FourBit).then(quantization_config);
         write_config(base, &partial, "bfloat16", quantization)?;
         copy_companions(base, &partial)?;
-        fs::File::open(&partial).and_then(|folder| folder.sync_all()).map_err(MergeError::io(&partial))?;
-        fs::rename(&partial, output).map_err(MergeError::io(output))?;
+        garden_model::files::rename_synced(&partial, output).map_err(MergeError::io(output))?;
         Ok(merged)
     })();
     if written.is_err() {

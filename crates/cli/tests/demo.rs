@@ -22,6 +22,12 @@ fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
     let share = |name: &str| result[name].as_f64().unwrap();
     assert!(share("before") < 2.0 * share("chance"), "{result}");
     assert!(share("after") > 0.9, "{result}");
+    let state = fs::read_to_string(demo.join("run/trainer_state.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    let mut losses =
+        state["log_history"].as_array().unwrap().iter().filter_map(|entry| entry["eval_loss"].as_f64());
+    let last = losses.next_back().unwrap();
+    assert!(last < 0.3, "the loss tells the same story as the answers: {last}");
     assert_eq!(result["shown"].as_array().unwrap().len(), 5);
     assert!(fs::read_to_string(demo.join("run/report.html")).unwrap().contains("<svg"));
     let verdict = finished.errors.lines().rfind(|line| line.starts_with("memory: ")).unwrap();

@@ -22,12 +22,23 @@ const PIECE: usize = 1 << 22;
 /// Elements one thread makes at a time.
 const STRIP: usize = 1 << 14;
 
+/// The norm before the head.
+const LAST_NORM: &str = "model.language_model.norm.weight";
+
+/// What the first values depend on.
+#[derive(Clone, Copy)]
+pub(super) struct Start {
+    pub seed: u64,
+    /// Weights of the norm before the head.
+    pub last_norm: f32,
+}
+
 /// Writes all parameters of `config` into `dir`; `progress` is told the bytes written so far.
 pub(super) fn write(
     dir: &Path,
     config: &ModelConfig,
     dtype: Dtype,
-    seed: u64,
+    start: Start,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), InitError> {
     let list = parameters(config);
@@ -43,7 +54,7 @@ pub(super) fn write(
         let specs: Vec<TensorSpec> = part.iter().map(|parameter| spec(parameter, dtype)).collect();
         let mut writer = TensorWriter::create(&dir.join(name), &specs, &[("format", "pt")])?;
         for parameter in *part {
-            write_parameter(&mut writer, parameter, dtype, seed, &mut |bytes| {
+            write_parameter(&mut writer, parameter, dtype, start, &mut |bytes| {
                 done += bytes;
                 progress(done);
             })?;
@@ -87,14 +98,14 @@ fn write_parameter(
     writer: &mut TensorWriter,
     parameter: &Parameter,
     dtype: Dtype,
-    seed: u64,
+    start: Start,
     written: &mut dyn FnMut(u64),
 ) -> Result<(), InitError> {
     let elements = parameter.elements();
     let size = dtype.bitsize() / 8;
     let mut bytes = vec![0; PIECE.min(elements) * size];
-    let normal = Stream::new(seed, &parameter.name).normal(DEVIATION);
-    let constant = constant(&parameter.name);
+    let normal = Stream::new(start.seed, &parameter.name).normal(DEVIATION);
+    let constant = constant(&parameter.name, start.last_norm);
     for start in (0..elements).step_by(PIECE) {
         let piece = &mut bytes[..PIECE.min(elements - start) * size];
         piece.par_chunks_mut(STRIP * size).enumerate().for_each(|(strip, out)| {
@@ -114,8 +125,9 @@ fn write_parameter(
 }
 
 /// Norms begin at one and biases at zero, as Hugging Face initialises them; the rest is drawn.
-fn constant(name: &str) -> Option<f32> {
+fn constant(name: &str, last_norm: f32) -> Option<f32> {
     match name {
+        LAST_NORM => Some(last_norm),
         name if name.ends_with(".bias") => Some(0.0),
         name if name.contains("norm") || name.contains("ln_q") => Some(1.0),
         _ => None,

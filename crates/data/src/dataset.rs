@@ -8,6 +8,7 @@ use crate::{
     error::{BadRow, DataError},
     hub,
     index::{self, Index},
+    missing,
     progress::Progress,
     remote::RemoteImages,
     row::{Conversation, ImageSource, RowId},
@@ -93,10 +94,13 @@ impl Dataset {
         let path = Path::new(name);
         let found = if path.is_dir() {
             Found { files: files_in(path)?, bounds: None, index_folder: None }
-        } else if path.exists() || !hub::is_id(name) {
+        } else if path.exists() {
             Found { files: vec![path.to_owned()], bounds: None, index_folder: None }
-        } else {
+        } else if hub::is_id(name) {
             hub::find(name, progress)?
+        } else {
+            let reason = missing::reason(path, "file or folder");
+            return Err(DataError::NoData { path: path.to_owned(), reason });
         };
         Self::from_files(found, options, progress)
     }

@@ -6,6 +6,7 @@
 use crate::{
     dataset::{self, Found},
     error::DataError,
+    missing,
     progress::{Progress, Unit},
 };
 use hf_hub::{
@@ -189,16 +190,33 @@ impl Fetch<'_> {
 
 /// The data files of a dataset of the hub, downloaded where needed.
 pub(crate) fn find(name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
-    Hub::from_env().dataset(name, progress)
+    Hub::from_env()
+        .dataset(name, progress)
+        .map_err(|error| nor_here(error, Path::new(name), "file or folder"))
 }
 
 /// The folder of a model: `name` itself, or the snapshot of a model of the hub (`owner/name`, `owner/name@revision`), downloaded
 /// where needed.
 pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
-    if Path::new(name).exists() || !is_id(name) {
-        return Ok(PathBuf::from(name));
+    let path = Path::new(name);
+    match path.exists() {
+        true => Ok(path.to_owned()),
+        false if is_id(name) => {
+            Hub::from_env().model(name, progress).map_err(|error| nor_here(error, path, "folder"))
+        }
+        false => Err(DataError::NoData { path: path.to_owned(), reason: missing::reason(path, "folder") }),
     }
-    Hub::from_env().model(name, progress)
+}
+
+/// A name that is neither here nor on the hub: who mistyped a path must not be told of the network alone.
+fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
+    match error {
+        DataError::Hub { id, reason } => {
+            let here = missing::reason(path, what);
+            DataError::Hub { id, reason: format!("{reason} (and here there is {here})") }
+        }
+        other => other,
+    }
 }
 
 /// A part of a dataset, as far as a name tells it.
@@ -481,6 +499,20 @@ mod tests {
                 .to_string();
             assert!(error.contains("outside the dataset"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_mistyped_folder_is_told_as_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("qwen")).unwrap();
+        let near = folder.path().join("qwem");
+        let error = model_folder(&near.to_string_lossy(), &()).unwrap_err().to_string();
+        assert!(error.contains("qwem: no such folder; did you mean ") && error.ends_with("qwen?"), "{error}");
+        let (hub, cache) = (TestHub::start(&[], None), tempfile::tempdir().unwrap());
+        let error = hub.client(cache.path(), None, true).model("models/qwem", &()).unwrap_err();
+        let error = nor_here(error, Path::new("models/qwem"), "folder").to_string();
+        assert!(error.starts_with("models/qwem on the hub: not in the cache"), "{error}");
+        assert!(error.contains("(and here there is no such folder"), "both are said: {error}");
     }
 
     #[test]

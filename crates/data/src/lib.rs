@@ -16,6 +16,7 @@ pub mod hub;
 pub mod image;
 pub mod index;
 pub mod loader;
+pub mod missing;
 pub mod prefetch;
 pub mod prepare;
 pub mod processor;

@@ -80,7 +80,7 @@ fn to_rgb(colour: ColorType, samples: &DecodingResult, rgb: &mut Vec<u8>) -> Res
             extend(rgb, samples, |[r, g, b, _]| [r, g, b].map(high));
         }
         (other, _) => {
-            let reason = format!("samples of type {other:?}");
+            let reason = format!("{} samples of {} bits a pixel", other.num_samples(), other.bit_depth());
             return Err(ImageError::Unsupported { format: FORMAT, reason });
         }
     }

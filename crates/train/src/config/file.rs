@@ -1,7 +1,7 @@
 //! Configuration files: TOML or YAML, by their extension.
 //!
-//! In comes a file whose keys are the flags' names, with dashes or underscores; out come options. A key that is not an
-//! option is refused by name, with the nearest one.
+//! Reads a file whose keys are the flags' names, with dashes or underscores. A key that is not an option is refused by name, with
+//! the nearest one; so is a key that stands twice, and a number that is none. YAML's merge keys work.
 
 use super::TrainOptions;
 use serde_json::{Map, Value};
@@ -60,13 +60,11 @@ impl TrainOptions {
 
     fn from_text(text: &str, path: &Path) -> Result<Self, FileError> {
         let syntax = |reason: String| FileError::Syntax { path: path.to_owned(), reason };
-        let written: Map<String, Value> = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("toml") => toml::from_str(text).map_err(|error| syntax(error.to_string()))?,
-            Some("yaml" | "yml") => {
-                let keys: Option<_> =
-                    serde_yaml_ng::from_str(text).map_err(|error| syntax(error.to_string()))?;
-                keys.unwrap_or_default()
-            }
+        // Editors on Windows put a mark before the first character.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let written = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => toml_keys(text).map_err(syntax)?,
+            Some("yaml" | "yml") => yaml_keys(text).map_err(syntax)?,
             _ => return Err(FileError::Extension(path.to_owned())),
         };
         let mut keys = Map::new();
@@ -75,37 +73,90 @@ impl TrainOptions {
             if !Self::KEYS.contains(&name.as_str()) {
                 return Err(FileError::UnknownKey { path: path.to_owned(), suggestion: nearest(&name), key });
             }
-            keys.insert(name.replace('_', "-"), value);
-        }
-        // One key at a time, so that a wrong value is reported with its key.
-        for (key, value) in &keys {
-            let one = Map::from_iter([(key.clone(), value.clone())]);
-            let read: Result<Self, _> = serde_json::from_value(Value::Object(one));
-            read.map_err(|error| syntax(format!("key '{key}': {error}")))?;
+            let name = name.replace('_', "-");
+            // A wrong value is reported with its key.
+            let value = readable(&name, value).map_err(|error| syntax(format!("key '{key}': {error}")))?;
+            if keys.insert(name, value).is_some() {
+                return Err(syntax(format!(
+                    "key '{key}' stands there twice, with dashes and with underscores"
+                )));
+            }
         }
         serde_json::from_value(Value::Object(keys)).map_err(|error| syntax(error.to_string()))
     }
 }
 
-/// The option with the fewest differing letters, if there are at most a third of them.
-fn nearest(name: &str) -> Option<&'static str> {
-    let scored = TrainOptions::KEYS.iter().map(|key| (distance(name, key), *key));
-    scored.min().filter(|(distance, key)| *distance * 3 <= key.len()).map(|(_, key)| key)
+/// Keys and values of a file, in its order.
+type Keys = Vec<(String, Value)>;
+
+fn toml_keys(text: &str) -> Result<Keys, String> {
+    let table: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    let pair = |(key, value): (String, toml::Value)| {
+        json_value(&key, value.as_float(), &value).map(|value| (key, value))
+    };
+    table.into_iter().map(pair).collect()
 }
 
-/// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+fn yaml_keys(text: &str) -> Result<Keys, String> {
+    use serde_yaml_ng::Value as Yaml;
+    let told = |error: serde_yaml_ng::Error| error.to_string();
+    let mut document: Yaml = serde_yaml_ng::from_str(text).map_err(told)?;
+    let merges = document.get("<<").is_some();
+    document.apply_merge().map_err(told)?;
+    let mapping = match document {
+        Yaml::Null => return Ok(Keys::new()),
+        Yaml::Mapping(mapping) => mapping,
+        _ => return Err("a configuration has keys and values".into()),
+    };
+    let mut keys = Keys::new();
+    for (key, value) in mapping {
+        let Yaml::String(key) = key else { return Err("a key is not a word".into()) };
+        // What others are merged from stands in the same file, under a name that is no option.
+        if !(merges && value.is_mapping()) {
+            let value = json_value(&key, value.as_f64(), &value)?;
+            keys.push((key, value));
         }
     }
-    row[b.len()]
+    Ok(keys)
+}
+
+/// A value as JSON has it, which knows neither `nan` nor `inf`: they would be lost without a word.
+fn json_value(key: &str, float: Option<f64>, value: impl serde::Serialize) -> Result<Value, String> {
+    match float {
+        Some(number) if !number.is_finite() => {
+            Err(format!("key '{key}': {number} is no number for a setting"))
+        }
+        _ => serde_json::to_value(value).map_err(|error| format!("key '{key}': {error}")),
+    }
+}
+
+/// A value in the form that its option has. People write `eval_split: 0.05` and `epochs: "3"`, and lists for what is a list in a
+/// flag: each is taken for what it says.
+fn readable(key: &str, value: Value) -> Result<Value, String> {
+    let read = |value: &Value| {
+        let one = Map::from_iter([(key.to_owned(), value.clone())]);
+        serde_json::from_value::<TrainOptions>(Value::Object(one)).map_err(|error| error.to_string())
+    };
+    let Err(error) = read(&value) else { return Ok(value) };
+    let other = match &value {
+        Value::Number(number) => Some(Value::String(number.to_string())),
+        Value::Array(list) => {
+            let words: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
+            words.map(|words| Value::String(words.join(",")))
+        }
+        Value::String(text) => match text.trim().parse::<f64>() {
+            Ok(_) => serde_json::from_str(text.trim()).ok(),
+            Err(_) => Some(text.split(',').map(|word| Value::String(word.trim().into())).collect()),
+        },
+        _ => None,
+    };
+    other.filter(|other| read(other).is_ok()).ok_or(error)
+}
+
+/// The option with the fewest differing letters, if there are at most a third of them.
+fn nearest(name: &str) -> Option<&'static str> {
+    let scored = TrainOptions::KEYS.iter().map(|key| (garden_data::missing::distance(name, key), *key));
+    scored.min().filter(|(distance, key)| *distance * 3 <= key.len()).map(|(_, key)| key)
 }
 
 #[cfg(test)]
@@ -146,6 +197,64 @@ mod tests {
         assert!(read("memory-limit = \"much\"", "a.toml").unwrap_err().contains("'much' is not a size"));
         assert!(read("a = [", "run.toml").is_err());
         assert!(read("", "run.ini").unwrap_err().contains(".toml, .yaml or .yml"));
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused_by_its_key() {
+        for (text, name) in [
+            ("learning-rate = nan", "run.toml"),
+            ("learning-rate = -inf", "run.toml"),
+            ("learning-rate: .nan", "run.yaml"),
+            ("learning-rate: .inf", "run.yaml"),
+            ("learning-rate: nan", "run.yaml"),
+        ] {
+            let error = read(text, name).unwrap_err();
+            assert!(error.starts_with(&format!("{name}: key 'learning-rate': ")), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn values_may_be_written_as_people_write_them() {
+        let split = |text, name| read(text, name).unwrap().eval_split;
+        assert_eq!(split("eval_split: 0.05", "run.yaml"), Some("0.05".into()));
+        assert_eq!(split("eval-split = 40", "run.toml"), Some("40".into()));
+        assert_eq!(split("eval_split: 5%", "run.yaml"), Some("5%".into()));
+        let options = "max_bad_rows: 0.02\nlearning_rate: '2e-4'\nepochs: \"3\"\nreport_to: tensorboard\n";
+        let options = read(options, "run.yaml").unwrap();
+        assert_eq!((options.max_bad_rows, options.learning_rate), (Some("0.02".into()), Some(2e-4)));
+        assert_eq!((options.epochs, options.report_to.map(|to| to.len())), (Some(3.0), Some(1)));
+        let keys = read("selective-loss-keys = [\"a\", \"b\"]", "run.toml").unwrap().selective_loss_keys;
+        assert_eq!(keys, Some("a,b".into()));
+    }
+
+    #[test]
+    fn merge_keys_of_yaml_work_and_the_files_own_keys_win() {
+        let yaml = "defaults: &defaults\n  seed: 1\n  lora_r: 8\n<<: *defaults\nseed: 2\n";
+        let options = read(yaml, "run.yaml").unwrap();
+        assert_eq!((options.seed, options.lora_r), (Some(2), Some(8)));
+        let error = read("defaults:\n  seed: 1\n", "run.yaml").unwrap_err();
+        assert_eq!(error, "run.yaml: unknown key 'defaults'", "nothing is merged from it");
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_refused_by_name() {
+        for (text, name) in [
+            ("seed: 1\nseed: 2\n", "run.yaml"),
+            ("lora-r: 1\nlora_r: 2\n", "run.yaml"),
+            ("seed = 1\nseed = 2\n", "run.toml"),
+            ("lora_r = 1\nlora-r = 2\n", "run.toml"),
+        ] {
+            let error = read(text, name).unwrap_err();
+            let key = text.split([':', ' ']).next().unwrap();
+            assert!(error.contains(key) || error.contains(&key.replace('-', "_")), "{error}");
+            assert!(error.contains("duplicate") || error.contains("twice"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_key() {
+        assert_eq!(read("\u{feff}seed: 2\n", "run.yaml").unwrap().seed, Some(2));
+        assert_eq!(read("\u{feff}seed = 2\n", "run.toml").unwrap().seed, Some(2));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::Result;
 use garden_train::{
     config::{ConfigError, RunConfig, TrainOptions},
-    plan::{Load, PlanReport, Source, plan, room},
+    plan::{Least, Load, PlanReport, Source, plan, room},
     run::open_data,
 };
 use std::{path::Path, process::ExitCode};
@@ -52,14 +52,18 @@ pub fn run(args: Args) -> Result<ExitCode> {
         ..options
     })?;
     let (model, source) = Source::find(&config.base_model)?;
-    let load = match has_rows {
-        true => open_data(&config, Path::new(&config.base_model), &Bars::default())?.load,
-        false => Load::assumed(&model, config.batch_size, config.data.max_seq_length, args.image_tokens),
+    let (load, one_row) = if has_rows {
+        let data = open_data(&config, Path::new(&config.base_model), &Bars::default())?;
+        (data.load, data.one_row)
+    } else {
+        let assumed = |rows| Load::assumed(&model, rows, config.data.max_seq_length, args.image_tokens);
+        (assumed(config.batch_size), assumed(1))
     };
     let room = room();
-    let plan = plan(&config, &model, source, &load, room)?;
+    let least = &Least::of(&config, &model, &source, &one_row)?;
+    let plan = &plan(&config, &model, source, &load, room)?;
     let name = &config.base_model;
-    let report = PlanReport { name, config: &config, model: &model, load: &load, plan: &plan, room };
+    let report = PlanReport { name, config: &config, model: &model, load: &load, plan, room, least };
     match args.format {
         Format::Json => println!("{:#}", report.json()),
         Format::Text => print!("{}", report.text(style())),

@@ -4,8 +4,10 @@
 //! a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the same plan, so what is said
 //! before a run is what the run does.
 
+mod least;
 mod report;
 
+pub use least::Least;
 pub use report::PlanReport;
 
 use crate::{
@@ -318,6 +320,41 @@ mod tests {
         let plan = plan_3b(TrainOptions::default(), None).unwrap();
         assert_eq!(plan.keeping(Some(plan.total())).unwrap(), plan);
         assert!(plan.keeping(Some(plan.total() - 1)).is_err() && plan.keeping(None).is_ok());
+    }
+
+    #[test]
+    fn the_least_that_would_do_names_the_flags_that_get_there() {
+        let model = Preset::B3.model_config().unwrap();
+        let source = Source::assumed(&model);
+        let ways = |options| {
+            let named = |name: &str| Some(name.to_owned());
+            let config = RunConfig::resolve(TrainOptions {
+                base_model: named("3b"),
+                dataset: named("rows"),
+                output_dir: Some("out".into()),
+                ..options
+            })
+            .unwrap();
+            let one_row = Load::assumed(&model, 1, 274, Some(144));
+            Least::of(&config, &model, &source, &one_row).unwrap()
+        };
+        let found = ways(TrainOptions::default());
+        assert_eq!(
+            found[0].flags,
+            ["--batch-size 1", "--gradient-accumulation-steps 8", "--gradient-checkpointing on"]
+        );
+        assert_eq!(found[1].flags.last().unwrap(), "--load-in-4bit");
+        let asked = plan_3b(TrainOptions::default(), None).unwrap().total();
+        let totals: Vec<usize> = found.iter().map(|way| way.plan.total()).collect();
+        assert!(totals[1] < totals[0] && totals[1] < asked, "{totals:?}, {asked}");
+        assert!(found[0].line().ends_with(&format!("GB with {}", found[0].flags.join(" "))));
+        let small = TrainOptions {
+            batch_size: Some(1),
+            gradient_checkpointing: Some(Checkpointing::On),
+            method: Some(Method::Full),
+            ..TrainOptions::default()
+        };
+        assert_eq!(ways(small), [], "nothing is left to give up");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In comes a [`MemoryPlan`] with what it was made for; out goes a picture of its parts that fits a terminal, or JSON with the same
 //! figures, and whether it fits.
 
-use super::Load;
+use super::{Least, Load};
 use crate::config::{Method, RunConfig};
 use garden_memory::{ByteSize, report::text::Style};
 use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
@@ -22,6 +22,8 @@ pub struct PlanReport<'a> {
     pub plan: &'a MemoryPlan,
     /// What the machine has left.
     pub room: Option<u64>,
+    /// Ways to do with less.
+    pub least: &'a [Least],
 }
 
 impl PlanReport<'_> {
@@ -52,6 +54,9 @@ impl PlanReport<'_> {
                 "rows": self.config.batch_size, "tokens": shapes.tokens, "patches": shapes.patches,
                 "labels": shapes.labels
             },
+            "least": self.least.iter().map(|way| {
+                serde_json::json!({ "total": way.plan.total(), "flags": way.flags })
+            }).collect::<Vec<_>>(),
             "blocks": self.plan.blocks,
             "recomputed_blocks": self.plan.recomputed_blocks,
         })
@@ -73,6 +78,8 @@ impl PlanReport<'_> {
         out.push_str(&format!("recomputed: {} of {} blocks\n\n", plan.recomputed_blocks, plan.blocks));
         self.draw(&mut out, style);
         out.push_str(&self.verdict(style));
+        let smaller = self.least.iter().filter(|way| way.plan.total() < plan.total());
+        smaller.for_each(|way| out.push_str(&format!("would do: {}\n", way.line())));
         out
     }
 

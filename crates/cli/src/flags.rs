@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use garden_data::processor::PixelLimits;
 use garden_model::Precision;
-use garden_train::config::TrainOptions;
+use garden_train::config::{LogFormat, TrainOptions};
 use std::path::PathBuf;
 
 /// Everything about a run: to train, and to plan it.
@@ -18,6 +18,11 @@ pub struct RunFlags {
 }
 
 impl RunFlags {
+    /// How lines are to be written, as far as the flags say.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        self.options.log_format
+    }
+
     /// The flags over the file.
     pub fn options(self) -> Result<TrainOptions> {
         let file = self.config.map(|path| TrainOptions::from_file(&path)).transpose()?.unwrap_or_default();

@@ -1,11 +1,12 @@
-//! The `model-garden` command: flags in, calls out, and the one place where errors are printed.
+//! The `model-garden` command: flags in, calls out.
 //!
 //! Each command is a module with its flags (`Args`) and a `run` that returns an exit code; the libraries do the
-//! work. Errors become one `error:` line with their causes below it and exit code 2.
+//! work. Errors become one line and exit code 2.
 
 mod completions;
 mod dataset;
 mod demo;
+mod errors;
 mod exit;
 mod flags;
 mod generate;
@@ -52,7 +53,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| errors::wrong_use(&error));
+    let outcome = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::TrainVision(args) => train_vision::run(*args),
         Command::Memory(command) => memory::run(command),
@@ -63,30 +65,5 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Completions(args) => completions::run(&args),
     };
-    outcome.unwrap_or_else(|error| {
-        eprintln!("error: {}", with_causes(&error));
-        ExitCode::from(exit::BAD_INPUT)
-    })
-}
-
-/// The error and its causes in one line; a cause that the text before it already tells is not said twice.
-fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
-        "" => cause,
-        _ if told.contains(&cause) => told,
-        _ => format!("{told}: {cause}"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_causes;
-    use anyhow::anyhow;
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let cause = || anyhow!("no such file");
-        assert_eq!(with_causes(&cause().context("run.log: no such file")), "run.log: no such file");
-        assert_eq!(with_causes(&cause().context("cannot read run.log")), "cannot read run.log: no such file");
-    }
+    outcome.unwrap_or_else(|error| errors::report(&error))
 }

@@ -1,9 +1,9 @@
 //! `model-garden train-vision`.
 
-use crate::{exit, flags::RunFlags};
-use anyhow::Result;
+use crate::{errors::AsJson, exit, flags::RunFlags};
+use anyhow::{Error, Result};
 use garden_train::{
-    config::RunConfig,
+    config::{LogFormat, RunConfig},
     run::{self, Ended},
 };
 use std::process::ExitCode;
@@ -16,7 +16,8 @@ Examples:
   model-garden memory run --limit 8GB --on-limit restart -- model-garden train-vision --config run.toml
 
 The same command continues a run that was stopped or killed, to the same result. docs/training.md tells more.
-Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 130 if it was interrupted after one.";
+Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 130 if it was interrupted. The first Ctrl-C
+finishes the step and writes a checkpoint; the second ends at once, without one. The last line says which one is the last.";
 
 /// Flags of `train-vision`.
 #[derive(clap::Args)]
@@ -28,11 +29,21 @@ pub struct Args {
 
 /// Trains.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let config = RunConfig::resolve(args.run.options()?)?;
-    let ended = run::train(&config)?;
-    Ok(match ended {
+    let asked = args.run.log_format();
+    let options = args.run.options().map_err(|error| in_format(error, asked))?;
+    let format = options.log_format;
+    train(RunConfig::resolve(options).map_err(Error::from)).map_err(|error| in_format(error, format))
+}
+
+fn train(config: Result<RunConfig>) -> Result<ExitCode> {
+    Ok(match run::train(&config?)? {
         Ended::Done => ExitCode::SUCCESS,
         Ended::AtMemoryLimit => ExitCode::from(exit::AT_LIMIT),
         Ended::Interrupted => ExitCode::from(exit::INTERRUPTED),
     })
+}
+
+/// Who reads lines of JSON reads errors so too.
+fn in_format(error: Error, format: Option<LogFormat>) -> Error {
+    if format == Some(LogFormat::Json) { AsJson(error).into() } else { error }
 }

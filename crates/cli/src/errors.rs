@@ -1,0 +1,80 @@
+//! The one place where errors are printed.
+//!
+//! An error becomes one `error:` line with its causes in it, or an object of JSON where lines of JSON were asked for.
+
+use crate::exit;
+use std::{fmt, process::ExitCode};
+
+/// An error of a command that writes lines of JSON.
+#[derive(Debug)]
+pub struct AsJson(pub anyhow::Error);
+
+impl fmt::Display for AsJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for AsJson {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// Prints an error and gives the exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let text = with_causes(error);
+    eprintln!("{}", if error.is::<AsJson>() { json_line(&text) } else { format!("error: {text}") });
+    ExitCode::from(exit::BAD_INPUT)
+}
+
+/// Ends the process as clap would: help and versions on standard output, wrong use in the format that was asked for.
+pub fn wrong_use(error: &clap::Error) -> ! {
+    if error.use_stderr() && asks_for_json(std::env::args()) {
+        let text = error.render().to_string();
+        eprintln!("{}", json_line(text.trim().strip_prefix("error: ").unwrap_or(&text)));
+        std::process::exit(exit::BAD_INPUT.into());
+    }
+    error.exit()
+}
+
+/// Whether the flags ask for lines of JSON, though they could not be read.
+fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
+    let arguments: Vec<String> = arguments.collect();
+    let apart = arguments.windows(2).any(|pair| pair == ["--log-format", "json"]);
+    apart || arguments.iter().any(|argument| argument == "--log-format=json")
+}
+
+fn json_line(message: &str) -> String {
+    serde_json::json!({ "level": "error", "message": message }).to_string()
+}
+
+/// The error and its causes in one line; a cause that the text before it already tells is not said twice.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
+        "" => cause,
+        _ if told.contains(&cause) => told,
+        _ => format!("{told}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || anyhow!("no such file");
+        assert_eq!(with_causes(&cause().context("run.log: no such file")), "run.log: no such file");
+        assert_eq!(with_causes(&cause().context("cannot read run.log")), "cannot read run.log: no such file");
+        assert_eq!(with_causes(&AsJson(cause().context("run.log")).into()), "run.log: no such file");
+    }
+
+    #[test]
+    fn wrong_use_is_told_in_the_format_that_was_asked_for() {
+        let asks = |line: &str| asks_for_json(line.split(' ').map(str::to_owned));
+        assert!(asks("train-vision --epochs many --log-format json") && asks("x --log-format=json"));
+        assert!(!asks("train-vision --log-format text --dataset json") && !asks("x"));
+    }
+}

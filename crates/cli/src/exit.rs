@@ -11,7 +11,7 @@ pub const WILL_NOT_FIT: u8 = 4;
 
 /// Stopped at a memory limit, after a checkpoint.
 pub const AT_LIMIT: u8 = 75;
-/// Stopped by a signal, after a checkpoint.
+/// Interrupted by a signal; what is said last tells which checkpoint the run goes on from.
 pub const INTERRUPTED: u8 = 130;
 
 /// Shown below `--help`.
@@ -23,4 +23,5 @@ Exit codes:
   3   undecided
   4   bounded, but it will not fit the limit
   75  stopped at a memory limit after a checkpoint; running again goes on from there
-  130 interrupted after a checkpoint; running again goes on from there";
+  130 interrupted: after a checkpoint at the first signal, at once at the second; the last line says which
+      checkpoint running again goes on from";

@@ -1,11 +1,14 @@
-//! A run that is killed, starved of disk or of memory goes on to the same bits as one that never was.
+//! A run that is killed, starved of disk or of memory goes on to the same bits as one that never was; what is another run is refused.
 
 mod support;
 
+use serde_json::Value;
 use std::{
+    fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 use support::{
     Finished,
@@ -197,4 +200,165 @@ fn an_interrupt_ends_it_after_a_checkpoint() {
     assert!(code == Some(130) || code == Some(0), "{code:?}: {rest:?}");
     garden.train("out", &FLAGS);
     assert_same_run(&garden.output("out"), &garden.output("whole"));
+}
+
+/// Every file below a folder with its time and content.
+fn snapshot(folder: &Path) -> Vec<(PathBuf, SystemTime, Vec<u8>)> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let written = fs::metadata(&path).unwrap().modified().unwrap();
+                    files.push((path.clone(), written, fs::read(path).unwrap()));
+                }
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn another_model_or_other_settings_do_not_continue_a_run() {
+    let garden = Garden::new(16);
+    garden.train("out", &["--max-steps", "2"]);
+    let before = snapshot(&garden.output("out").0);
+    let refused = |flags: &[&str], message: &str| {
+        let more = [flags, &["--max-steps", "4"]].concat();
+        let finished = Finished::of(&mut garden.training("out", &more));
+        assert_eq!(finished.code, Some(2), "{flags:?}: {}", finished.errors);
+        assert!(finished.errors.contains(message), "{flags:?}: {}", finished.errors);
+        assert!(
+            snapshot(&garden.output("out").0) == before,
+            "{flags:?}: a refused run leaves nothing behind"
+        );
+    };
+    let other = garden.path("other");
+    garden.run(&["init", "--preset", "tiny", "--seed", "8", "--output", &other]);
+    refused(&["--base-model", &other], "was made from another base model: the weights of ");
+    refused(&["--train-on", "all"], "--train-on was assistant, now all (other tokens would be learned)");
+    refused(
+        &["--max-pixels", "3136"],
+        "--max-pixels was not given, now 3136 (images would have other sizes)",
+    );
+    refused(&["--batch-size", "4"], "--batch-size x gradient-accumulation-steps was 8 rows, now 16 rows");
+    refused(&["--lora-alpha", "8"], "--lora-alpha was 16, now 8");
+    refused(&["--seed", "1"], "--seed was 3407, now 1");
+    let gone_on = garden.train("out", &["--max-steps", "4", "--learning-rate", "5e-4"]);
+    let said = "changed since the checkpoint: max-steps 2 -> 4, learning-rate 0.001 -> 0.0005\n";
+    assert!(gone_on.errors.contains(said), "{}", gone_on.errors);
+    let card = garden.output("out").text("README.md");
+    assert!(card.contains(" s, in 2 processes |"), "{card}");
+}
+
+#[test]
+fn a_finished_run_is_left_as_it_is_and_goes_on_with_more_epochs() {
+    let garden = Garden::new(16);
+    let flags = ["--epochs", "1", "--eval-split", "4", "--early-stopping-patience", "3"];
+    garden.train("out", &flags);
+    let before = snapshot(&garden.output("out").0);
+    let changed = [&flags[..], &["--learning-rate", "5e-4", "--log-format", "json"]].concat();
+    for flags in [&flags[..], &changed] {
+        let again = garden.train("out", flags);
+        assert!(again.errors.contains("already finished at step 2"), "{}", again.errors);
+        assert!(snapshot(&garden.output("out").0) == before, "nothing was touched");
+    }
+    // A run that was killed before its last file was written still writes them.
+    fs::remove_file(garden.output("out").0.join(".finished")).unwrap();
+    fs::remove_file(garden.output("out").0.join("README.md")).unwrap();
+    garden.train("out", &flags);
+    assert!(garden.output("out").exists("README.md"));
+    let more = garden.train("out", &[&["--epochs", "2"], &flags[2..]].concat());
+    assert!(
+        more.errors.contains("continuing from ") && more.errors.contains("epochs 1 -> 2"),
+        "{}",
+        more.errors
+    );
+    assert_eq!(garden.output("out").checkpoints().last().unwrap(), "checkpoint-4");
+}
+
+#[test]
+fn a_refused_start_leaves_nothing_behind() {
+    let garden = Garden::new(8);
+    for flags in [&["--eval-split", "8"][..], &["--lora-r", "100000"], &["--report-to", "mlflow"]] {
+        let refused = Finished::of(garden.training("deep/out", flags).env_remove("MLFLOW_TRACKING_URI"));
+        assert_eq!(refused.code, Some(2), "{}", refused.errors);
+        assert!(!garden.output("deep").exists(""), "{flags:?}: {}", refused.errors);
+    }
+}
+
+#[test]
+fn a_run_that_diverged_is_not_repeated_from_its_checkpoint() {
+    let garden = Garden::new(24);
+    let flags = |rate: &'static str, steps: &'static str| {
+        let length = ["--max-steps", steps, "--save-steps", "1", "--lr-scheduler-type", "constant"];
+        [&length[..], &["--learning-rate", rate]].concat()
+    };
+    garden.train("out", &flags("1e-3", "2"));
+    let diverged = Finished::of(&mut garden.training("out", &flags("1e30", "9")));
+    assert_eq!(diverged.code, Some(2), "{}", diverged.errors);
+    assert!(diverged.errors.contains("training diverged"), "{}", diverged.errors);
+    let checkpoints = garden.output("out").checkpoints();
+    let again = Finished::of(&mut garden.training("out", &flags("1e30", "9")));
+    assert_eq!(again.code, Some(2), "not 75: nobody is to try it again");
+    assert!(
+        again.errors.contains("error: with these settings the run diverged at step "),
+        "{}",
+        again.errors
+    );
+    assert_eq!(garden.output("out").checkpoints(), checkpoints);
+    let slower = garden.train("out", &flags("1e-3", "9"));
+    assert!(slower.errors.contains("the run diverged at step "), "{}", slower.errors);
+    assert!(
+        slower.errors.contains(&format!("{}\n", checkpoints[0])),
+        "from the older one: {}",
+        slower.errors
+    );
+}
+
+#[test]
+fn errors_are_lines_of_json_where_lines_of_json_were_asked_for() {
+    let garden = Garden::new(8);
+    let error = |flags: &[&str]| {
+        let failed = Finished::of(&mut garden.training("out", flags));
+        assert_eq!(failed.code, Some(2), "{}", failed.errors);
+        let lines: Vec<Value> =
+            failed.errors.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        let last = lines.last().unwrap();
+        assert_eq!(last["level"], "error", "{last}");
+        last["message"].as_str().unwrap().to_owned()
+    };
+    let json = ["--log-format", "json"];
+    assert!(error(&[&json[..], &["--eval-split", "8"]].concat()).contains("nothing is left to train on"));
+    assert!(error(&[&json[..], &["--epochs", "0"]].concat()).starts_with("--epochs 0: "));
+    assert!(error(&[&json[..], &["--config", "/no/such.toml"]].concat()).starts_with("/no/such.toml: "));
+    assert!(error(&[&json[..], &["--epochs", "many"]].concat()).contains("invalid value 'many'"));
+}
+
+#[test]
+fn images_that_vanish_in_the_middle_of_a_run_do_not_make_its_best_evaluation() {
+    let garden = Garden::new(8);
+    let held_out = garden.path("held-out");
+    let size = ["--size", "56x56", "--rows", "4", "--seed", "9"];
+    garden.run(&[&["dataset", "create", "--kind", "shapes", "--output", &held_out], &size[..]].concat());
+    let evaluation = ["--eval-dataset", &held_out, "--eval-steps", "1", "--early-stopping-patience", "1000"];
+    let length = ["--max-steps", "100000", "--on-bad-row", "skip", "--log-format", "json"];
+    let mut run = garden.training("out", &[&evaluation[..], &length].concat());
+    let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    lines.find(|line| line.as_ref().unwrap().contains("\"eval_loss\"")).expect("an evaluation").unwrap();
+    fs::remove_dir_all(format!("{held_out}/images")).unwrap();
+    let last: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{last:?}");
+    let out = garden.output("out");
+    let newest = out.checkpoints().pop().unwrap();
+    let state: Value = serde_json::from_str(&out.text(&format!("{newest}/trainer_state.json"))).unwrap();
+    assert!(state["best_metric"].as_f64().unwrap() > 0.0, "{}", state["best_metric"]);
+    let error = last.last().unwrap();
+    assert!(error.contains("\"level\":\"error\"") && error.contains("can be used"), "{error}");
+    assert!(!out.exists("adapter_model.safetensors"), "nothing is delivered");
 }

@@ -52,7 +52,7 @@ fn a_second_run_into_the_same_folder_has_nothing_left_to_do() {
     garden.train("out", &["--epochs", "1"]);
     let before = garden.output("out").adapter();
     let again = garden.train("out", &["--epochs", "1"]);
-    assert!(again.errors.contains("continuing from "), "{}", again.errors);
+    assert!(again.errors.contains("already finished at step 2"), "{}", again.errors);
     assert_eq!(garden.output("out").adapter(), before);
     let refused = Finished::of(&mut garden.training("out", &["--epochs", "1", "--resume", "never"]));
     assert_eq!(refused.code, Some(2));

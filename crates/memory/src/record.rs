@@ -41,6 +41,11 @@ impl Recorder {
         Self { probe, board, given, analyst, trace, lost_trace: None, log: None, start: Instant::now() }
     }
 
+    /// Writes every reading from now on into this trace.
+    pub fn write_to(&mut self, trace: TraceWriter) {
+        self.trace = Some(trace);
+    }
+
     /// Reads steps from these logs before each reading.
     pub fn reading_along(mut self, log: LogFollower) -> Self {
         self.log = Some(log);

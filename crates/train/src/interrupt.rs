@@ -1,39 +1,94 @@
 //! Ctrl-C and SIGTERM as a request: finish the step, write a checkpoint, end.
 //!
-//! In come signals; out comes a reason to stop at the end of the step, or of a batch that is evaluated. A second signal ends the process at once, as it would have
-//! without us.
+//! Turns the first signal into a reason to stop at the end of the step, or of a batch that is evaluated. A second one ends
+//! the process at once, by that signal, as it would have without us; before that it says which checkpoint is the last.
 
-use crate::trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState};
-use signal_hook::{consts::TERM_SIGNALS, flag};
+use crate::{
+    screen::Screen,
+    trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState},
+};
+use signal_hook::{
+    SigId,
+    consts::TERM_SIGNALS,
+    flag,
+    iterator::{Handle, Signals},
+    low_level::{emulate_default_handler, unregister},
+};
 use std::{
     io,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
 };
 
-/// Turns signals into the end of a run.
+/// Signals that nobody listens to any more end the process, as they do by default. A library cannot give them back to the
+/// system, so it does what the system would.
+static BACK_TO_DEFAULT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
+
+/// Turns signals into the end of a run, for as long as it lives.
 pub struct Interrupts {
     asked: Arc<AtomicBool>,
+    last_checkpoint: Arc<Mutex<Option<PathBuf>>>,
+    registered: Vec<SigId>,
+    watcher: Handle,
 }
 
 impl Interrupts {
-    /// Listens from now on.
-    pub fn listen() -> io::Result<Self> {
+    /// Listens from now on; the run goes on from `checkpoint`, if from any.
+    pub fn listen(screen: &Screen, checkpoint: Option<&Path>) -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in TERM_SIGNALS {
-            // The order matters: at the first signal the flag is still down, so only the second one ends the process.
-            flag::register_conditional_default(*signal, asked.clone())?;
-            flag::register(*signal, asked.clone())?;
-        }
-        Ok(Self { asked })
+        let last_checkpoint = Arc::new(Mutex::new(checkpoint.map(Path::to_owned)));
+        let registered = TERM_SIGNALS.iter().map(|signal| flag::register(*signal, asked.clone()));
+        let registered = registered.collect::<io::Result<_>>()?;
+        let mut signals = Signals::new(TERM_SIGNALS)?;
+        let watcher = signals.handle();
+        let (screen, last) = (screen.clone(), last_checkpoint.clone());
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in signals.forever().skip(1) {
+                screen.note(&at_once(whole(&last).as_deref()));
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        stop_heeding(&mut whole(&BACK_TO_DEFAULT));
+        Ok(Self { asked, last_checkpoint, registered, watcher })
     }
 
     fn look(&self, control: &mut Control) {
         if self.asked.load(Ordering::Relaxed) && !control.must_end() {
             control.stop = Some(StopReason::Interrupted);
         }
+    }
+}
+
+/// What is said when a second signal ends the process.
+fn at_once(last: Option<&Path>) -> String {
+    let begin = "interrupted a second time: ended at once, without a checkpoint of this moment;";
+    match last {
+        Some(path) => format!("{begin} the last is {}, the same command goes on from there", path.display()),
+        None => format!("{begin} there is none, the same command begins anew"),
+    }
+}
+
+fn stop_heeding(registered: &mut Vec<SigId>) {
+    for id in registered.drain(..) {
+        unregister(id);
+    }
+}
+
+fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        let always = Arc::new(AtomicBool::new(true));
+        let default = |signal: &i32| flag::register_conditional_default(*signal, always.clone()).ok();
+        whole(&BACK_TO_DEFAULT).extend(TERM_SIGNALS.iter().filter_map(default));
+        stop_heeding(&mut self.registered);
+        self.watcher.close();
     }
 }
 
@@ -52,15 +107,53 @@ impl Callback for Interrupts {
         self.look(control);
         Ok(())
     }
+
+    fn on_save(&mut self, _: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
+        *whole(&self.last_checkpoint) = Some(checkpoint.to_owned());
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LogFormat;
+
+    /// Set in a process that is to be interrupted twice.
+    const CHILD: &str = "GARDEN_TEST_INTERRUPTED_TWICE";
+    const LAST: &str = "out/checkpoint-7";
+
+    /// What the child does: it is interrupted, goes on as if in a long step, is interrupted again, and never comes to its end.
+    fn be_interrupted_twice() {
+        let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, false), None).unwrap();
+        interrupts.on_save(&TrainerState::default(), Path::new(LAST)).unwrap();
+        let interrupt = || signal_hook::low_level::raise(signal_hook::consts::SIGINT).unwrap();
+        interrupt();
+        // The two must not arrive as one: the first is seen when the next one is.
+        loop {
+            interrupt();
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_process_and_says_which_checkpoint_is_the_last() {
+        use std::os::unix::process::ExitStatusExt;
+        if std::env::var_os(CHILD).is_some() {
+            be_interrupted_twice();
+        }
+        let name = "interrupt::tests::a_second_signal_ends_the_process_and_says_which_checkpoint_is_the_last";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(signal_hook::consts::SIGINT), "by the signal: 130 in a shell");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("without a checkpoint of this moment; the last is out/checkpoint-7"), "{said}");
+        assert_eq!(at_once(None).rsplit_once("; ").unwrap().1, "there is none, the same command begins anew");
+    }
 
     #[test]
     fn a_signal_ends_the_run_after_the_step() {
-        let mut interrupts = Interrupts::listen().unwrap();
+        let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, true), None).unwrap();
         let mut after_a_step = || {
             let mut control = Control::default();
             interrupts.on_step_end(&TrainerState::default(), &StepFacts::default(), &mut control).unwrap();

@@ -16,9 +16,10 @@ use garden_memory::{
     steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };
+use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -48,16 +49,32 @@ pub struct MemorySummary {
     pub line: String,
     /// Steps and resident bytes.
     pub curve: Vec<(f64, f64)>,
-    /// The largest resident size seen.
+    /// The largest resident size seen, in all processes of the run.
     pub peak: u64,
+    /// Seconds of training, in all processes of the run.
+    pub seconds: f64,
+    /// Processes that worked on the run.
+    pub processes: u64,
     /// Seconds spent on sampling and judging.
     pub cost_seconds: f64,
+}
+
+/// What the processes before this one took, kept in each checkpoint. What a killed one did after its last checkpoint is done again
+/// and counted then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+struct Effort {
+    seconds: f64,
+    peak: u64,
+    processes: u64,
 }
 
 /// Watches the memory of its own process.
 pub struct MemoryMonitor<'a> {
     settings: MemoryConfig,
     plan: Option<u64>,
+    folder: PathBuf,
+    facts: RunFacts,
+    earlier: Effort,
     screen: &'a Screen,
     board: StepBoard,
     recorder: Recorder,
@@ -77,7 +94,8 @@ pub struct MemoryMonitor<'a> {
 }
 
 impl<'a> MemoryMonitor<'a> {
-    /// Begins to watch; the trace goes to the run's folder. `plan` is the expected peak, `tensors` tells what buffers hold.
+    /// Begins to watch; the trace goes to the run's folder once the run begins. `plan` is the expected peak, `tensors` tells
+    /// what buffers hold.
     pub fn start(
         settings: MemoryConfig,
         facts: RunFacts,
@@ -87,9 +105,6 @@ impl<'a> MemoryMonitor<'a> {
         tensors: Box<dyn Fn() -> TensorMemory + 'a>,
     ) -> Result<Self, BoxError> {
         let given = RunFacts { limit: settings.limit, ..facts };
-        keep_old_trace(folder)?;
-        let trace =
-            TraceWriter::create(folder.join(MEMORY_TRACE), &TraceHeader::new("train-vision", given.clone()))?;
         let board = StepBoard::default();
         let probe = Probe::attach(std::process::id().cast_signed())?;
         let link = SupervisorLink::from_environment();
@@ -97,8 +112,11 @@ impl<'a> MemoryMonitor<'a> {
         Ok(Self {
             settings,
             plan,
+            folder: folder.to_owned(),
+            facts: given.clone(),
+            earlier: Effort::default(),
             screen,
-            recorder: Recorder::new(probe, board.clone(), given, Some(trace)),
+            recorder: Recorder::new(probe, board.clone(), given, None),
             board,
             limit: None,
             link,
@@ -134,9 +152,20 @@ impl<'a> MemoryMonitor<'a> {
             assessment: reading.assessment.clone(),
             line,
             curve: self.curve.clone(),
-            peak: self.peak,
+            peak: self.effort().peak,
+            seconds: self.effort().seconds,
+            processes: self.effort().processes,
             cost_seconds: self.cost.as_secs_f64(),
         })
+    }
+
+    /// What the run took up to now, in all its processes.
+    fn effort(&self) -> Effort {
+        Effort {
+            seconds: self.earlier.seconds + self.start.elapsed().as_secs_f64(),
+            peak: self.earlier.peak.max(self.peak),
+            processes: self.earlier.processes + 1,
+        }
     }
 
     /// Looks once: trace, verdict, limit. Gives the reason to stop, if there is one.
@@ -191,6 +220,10 @@ impl<'a> MemoryMonitor<'a> {
 
 impl Callback for MemoryMonitor<'_> {
     fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
+        keep_old_trace(&self.folder)?;
+        let header = TraceHeader::new("train-vision", self.facts.clone());
+        self.recorder.write_to(TraceWriter::create(self.folder.join(MEMORY_TRACE), &header)?);
+        self.start = Instant::now();
         if state.global_step > 0 {
             self.board
                 .report(Source::Socket, Progress { step: Some(state.global_step), ..Progress::default() });
@@ -244,6 +277,15 @@ impl Callback for MemoryMonitor<'_> {
         entry.values.insert("memory_tensors_mb".into(), megabytes(tensors.live));
         entry.values.insert("memory_tensors_peak_mb".into(), megabytes(tensors.peak));
         entry.values.insert("memory_tensor_buffers".into(), tensors.buffers as f64);
+        Ok(())
+    }
+
+    fn keep(&self) -> Option<(&'static str, serde_json::Value)> {
+        Some(("MemoryMonitor", serde_json::to_value(self.effort()).ok()?))
+    }
+
+    fn restore(&mut self, kept: &serde_json::Value) -> Result<(), BoxError> {
+        self.earlier = serde_json::from_value(kept.clone())?;
         Ok(())
     }
 

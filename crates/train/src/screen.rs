@@ -20,6 +20,7 @@ use std::{
 const BLOCKS: &str = "█▉▊▋▌▍▎▏ ";
 
 /// How lines reach a person or a program.
+#[derive(Clone)]
 pub struct Screen {
     format: LogFormat,
     quiet: bool,

@@ -4,6 +4,7 @@
 //! sizes and SHA-256 sums. The folder is filled under a temporary name, synced and renamed, so that a kill, a crash or a
 //! full disk at any moment leaves the older checkpoints as they were.
 
+mod finite;
 mod manifest;
 mod tensors;
 
@@ -93,8 +94,8 @@ pub struct Checkpoint {
 pub struct Found {
     /// The newest whole checkpoint.
     pub newest: Option<Checkpoint>,
-    /// Newer ones that cannot be used, and why.
-    pub skipped: Vec<(PathBuf, CheckpointError)>,
+    /// Why newer ones cannot be used; each names its checkpoint.
+    pub skipped: Vec<CheckpointError>,
 }
 
 /// The checkpoints of one run.
@@ -176,24 +177,42 @@ impl CheckpointStore {
 
     /// The newest whole checkpoint, with those skipped on the way to it.
     pub fn newest(&self) -> Result<Found, CheckpointError> {
+        self.newest_unless(|_| None)
+    }
+
+    /// The same, without those that `skip` gives a reason against.
+    pub fn newest_unless(
+        &self,
+        skip: impl Fn(&Checkpoint) -> Option<String>,
+    ) -> Result<Found, CheckpointError> {
         let mut found = Found::default();
         for checkpoint in self.list()?.into_iter().rev() {
-            match Manifest::verify(&checkpoint.path) {
-                Ok(manifest) if manifest.step == checkpoint.step => {
+            let whole = Self::check(&checkpoint.path).and_then(|step| {
+                match skip(&checkpoint) {
+                    _ if step != checkpoint.step => {
+                        Err(format!("is named for step {} but holds step {step}", checkpoint.step))
+                    }
+                    Some(reason) => Err(reason),
+                    None => Ok(()),
+                }
+                .map_err(|reason| CheckpointError::damaged(&checkpoint.path, reason))
+            });
+            match whole {
+                Ok(()) => {
                     found.newest = Some(checkpoint);
                     break;
                 }
-                Ok(manifest) => {
-                    let reason =
-                        format!("is named for step {} but holds step {}", checkpoint.step, manifest.step);
-                    found
-                        .skipped
-                        .push((checkpoint.path.clone(), CheckpointError::damaged(checkpoint.path, reason)));
-                }
-                Err(error) => found.skipped.push((checkpoint.path, error)),
+                Err(error) => found.skipped.push(error),
             }
         }
         Ok(found)
+    }
+
+    /// Checks that a checkpoint is whole: the sums of its files, and that its values are finite. Gives its step.
+    pub fn check(path: &Path) -> Result<u64, CheckpointError> {
+        let manifest = Manifest::verify(path)?;
+        finite::check(path)?;
+        Ok(manifest.step)
     }
 
     /// Removes folders that a killed run left unfinished.
@@ -242,7 +261,7 @@ impl CheckpointStore {
 
 /// Makes a rename or a new file in a folder survive a power cut.
 pub(crate) fn sync_folder(dir: &Path) -> Result<(), CheckpointError> {
-    fs::File::open(dir).and_then(|folder| folder.sync_all()).map_err(CheckpointError::io(dir))
+    garden_model::files::sync_folder(dir).map_err(CheckpointError::io(dir))
 }
 
 /// Renames a folder, over what a kill may have left under its new name.
@@ -296,10 +315,31 @@ mod tests {
         fs::remove_file(path("checkpoint-101").join(MANIFEST)).unwrap();
         let found = store.newest().unwrap();
         assert_eq!(found.newest.unwrap().step, 100, "100 is newer than 9 and 10, by number");
-        let reasons: Vec<String> = found.skipped.iter().map(|(_, error)| error.to_string()).collect();
+        let reasons: Vec<String> = found.skipped.iter().map(ToString::to_string).collect();
         assert!(reasons[0].contains("a.bin: its SHA-256 sum differs"), "{reasons:?}");
         assert!(reasons[1].contains("b.json: missing"), "{reasons:?}");
         assert!(reasons[2].contains("no manifest"), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_checkpoint_of_values_that_are_not_finite_is_skipped_and_the_tensor_named() {
+        let (_dir, store) = store();
+        for (step, value) in [(1, 1.0), (2, f32::INFINITY), (3, f32::NAN)] {
+            let fill = |dir: &Path| {
+                write_tensors(&dir.join("optimizer.safetensors"), |visit| {
+                    visit("layer.m", TensorSlice::F32(&[0.5, value, 0.5]));
+                })
+            };
+            store.write(step, fill).unwrap();
+        }
+        let found = store.newest().unwrap();
+        assert_eq!(found.newest.unwrap().step, 1);
+        let reason = found.skipped[0].to_string();
+        assert!(
+            reason.contains("checkpoint-3/optimizer.safetensors: layer.m: value 1 is not finite"),
+            "{reason}"
+        );
+        assert_eq!(found.skipped.len(), 2);
     }
 
     #[test]
@@ -309,7 +349,7 @@ mod tests {
         fs::rename(five.path, store.dir.join("checkpoint-50")).unwrap();
         let found = store.newest().unwrap();
         assert!(found.newest.is_none());
-        assert!(found.skipped[0].1.to_string().contains("holds step 5"));
+        assert!(found.skipped[0].to_string().contains("holds step 5"));
     }
 
     #[test]

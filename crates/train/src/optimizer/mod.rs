@@ -260,6 +260,25 @@ mod tests {
         }
     }
 
+    /// As bitsandbytes does on a CPU; docs/training.md says so.
+    #[test]
+    fn a_parameter_without_a_gradient_moves_a_little_in_8_bits_and_not_at_all_in_f32() {
+        let moved = |kind| {
+            let mut values = vec![0.5f32; SMALLEST_8BIT];
+            let mut optimizer = Optimizer::new(kind, SETTINGS, [values.len()]);
+            for step in 0..20 {
+                let mut gradient = uniform(values.len(), step);
+                gradient[7] = 0.0;
+                optimizer.begin_step();
+                optimizer.update(0, &mut values, &gradient, 1e-3, 1.0, false);
+            }
+            (values[7] - 0.5).abs()
+        };
+        assert_eq!(moved(OptimizerKind::Adamw), 0.0);
+        let little = moved(OptimizerKind::Adamw8bit);
+        assert!(little > 0.0 && little < 20.0 * 1e-3, "{little}");
+    }
+
     #[test]
     fn threads_do_not_change_a_bit() {
         let run = |threads| {

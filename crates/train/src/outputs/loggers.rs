@@ -81,14 +81,19 @@ impl<'a> Loggers<'a> {
 }
 
 impl Callback for Loggers<'_> {
+    /// A server that cannot be reached refuses the run.
+    fn prepare(&mut self, _: &TrainerState) -> Result<(), BoxError> {
+        if self.report_to.contains(&ReportTo::Mlflow) {
+            self.mlflow = Some(self.start_mlflow()?);
+        }
+        Ok(())
+    }
+
     fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         self.metrics = Some(MetricsFile::open(&self.folder, &state.log_history)?);
         if self.report_to.contains(&ReportTo::Tensorboard) {
             let resumed_at = (state.global_step > 0).then_some(state.global_step);
             self.events = Some(EventFile::create(&self.folder.join("runs"), resumed_at)?);
-        }
-        if self.report_to.contains(&ReportTo::Mlflow) {
-            self.mlflow = Some(self.start_mlflow()?);
         }
         Ok(())
     }

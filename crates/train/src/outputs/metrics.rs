@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object for each log of a run, for whoever wants to plot it.
 //!
-//! In come log entries; out comes a line each, flushed at once. A resumed run first writes the history of its checkpoint
-//! anew, so that lines of steps that were lost do not stay.
+//! Writes each log entry as a line, flushed at once. A resumed run keeps the lines up to its checkpoint, all of them, and drops those of
+//! steps that were lost: the checkpoint's own history of a long run is thinned.
 
 use crate::trainer::LogEntry;
 use std::{
@@ -23,10 +23,16 @@ impl MetricsFile {
     /// Opens the file of a run with the given history.
     pub fn open(dir: &Path, history: &[LogEntry]) -> io::Result<Self> {
         let path = dir.join(METRICS);
-        let mut text = Vec::new();
-        for entry in history {
-            line(entry, &mut text)?;
+        let last = history.last().map_or(0, |entry| entry.step);
+        let (before, at_last): (Vec<_>, Vec<_>) = history.iter().partition(|entry| entry.step < last);
+        // What was logged at the last step itself may have been logged after the checkpoint, and will be once more.
+        let mut text = lines_before(&path, last)?;
+        if text.iter().filter(|byte| **byte == b'\n').count() < before.len() {
+            // Another folder's checkpoint, or a file that somebody shortened.
+            text.clear();
+            before.iter().try_for_each(|entry| line(entry, &mut text))?;
         }
+        at_last.iter().try_for_each(|entry| line(entry, &mut text))?;
         garden_model::files::write_whole(&path, &text)?;
         let file = OpenOptions::new().append(true).open(&path)?;
         Ok(Self { path, file })
@@ -42,6 +48,18 @@ impl MetricsFile {
     }
 }
 
+/// The whole lines of a file that are of steps before this one.
+fn lines_before(path: &Path, step: u64) -> io::Result<Vec<u8>> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read?,
+    };
+    let is_before = |line: &&[u8]| {
+        line.ends_with(b"\n") && serde_json::from_slice::<LogEntry>(line).is_ok_and(|entry| entry.step < step)
+    };
+    Ok(text.split_inclusive(|byte| *byte == b'\n').filter(is_before).flatten().copied().collect())
+}
+
 fn line(entry: &LogEntry, text: &mut Vec<u8>) -> io::Result<()> {
     serde_json::to_writer(&mut *text, entry)?;
     text.push(b'\n');
@@ -52,6 +70,21 @@ fn line(entry: &LogEntry, text: &mut Vec<u8>) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_resumed_run_keeps_the_lines_that_its_history_has_thinned_out() {
+        let entry = |step| LogEntry { epoch: 0.0, step, values: BTreeMap::from([("loss".into(), 1.5)]) };
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = MetricsFile::open(dir.path(), &[]).unwrap();
+        (1..=9).for_each(|step| file.add(&entry(step)).unwrap());
+        MetricsFile::open(dir.path(), &[1, 3, 7].map(entry)).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(METRICS)).unwrap();
+        assert_eq!(text.lines().count(), 7, "1 to 7: {text}");
+        let other = tempfile::tempdir().unwrap();
+        MetricsFile::open(other.path(), &[1, 3, 7].map(entry)).unwrap();
+        let text = std::fs::read_to_string(other.path().join(METRICS)).unwrap();
+        assert_eq!(text.lines().count(), 3, "in another folder there is only the history: {text}");
+    }
 
     #[test]
     fn a_resumed_run_replaces_lines_that_were_lost() {

@@ -4,7 +4,11 @@
 //! with loss, learning rate, throughput and memory. Both are complete in themselves and open without a network.
 
 use super::chart::{Chart, Series, plain};
-use crate::{config::RunConfig, monitor::MemorySummary, trainer::TrainerState};
+use crate::{
+    config::{Method, RunConfig},
+    monitor::MemorySummary,
+    trainer::TrainerState,
+};
 use garden_memory::{ByteSize, report::svg::escape};
 use garden_model::files::write_whole;
 use std::{fmt::Write, io, path::Path};
@@ -31,8 +35,8 @@ pub struct FinishedRun<'a> {
     pub rows: u64,
     /// Rows that were left out, with the reason.
     pub dropped: &'a [(String, u64)],
-    /// Seconds from the first step to the last, of this process.
-    pub seconds: f64,
+    /// The step whose weights are the result: the last one, or the best one after early stopping.
+    pub delivered: u64,
 }
 
 impl FinishedRun<'_> {
@@ -104,8 +108,12 @@ impl FinishedRun<'_> {
 
     fn model_card(&self, has_curve: bool) -> String {
         let config = self.config;
+        let (library, title) = match config.method {
+            Method::Lora => ("peft", "Adapter for"),
+            Method::Full => ("transformers", "Fine-tuned"),
+        };
         let mut out = format!(
-            "---\nbase_model: {}\nlibrary_name: peft\npipeline_tag: image-text-to-text\ntags:\n- model-garden\n---\n\n# Adapter for {}\n\nFine-tuned with Model Garden on `{}`.\n\n| | |\n|---|---|\n",
+            "---\nbase_model: {}\nlibrary_name: {library}\npipeline_tag: image-text-to-text\ntags:\n- model-garden\n---\n\n# {title} {}\n\nFine-tuned with Model Garden on `{}`.\n\n| | |\n|---|---|\n",
             yaml(&config.base_model),
             config.base_model,
             config.dataset
@@ -138,14 +146,24 @@ impl FinishedRun<'_> {
             ("Trained parameters", format!("{trained} of {all} ({share:.2} %)")),
             ("Steps", format!("{} ({:.2} epochs)", state.global_step, state.epoch)),
         ];
-        let number = |name: &str| state.latest(name);
+        if self.delivered != state.global_step {
+            rows.push((
+                "Result",
+                format!("step {}, the best evaluation; the figures are its own", self.delivered),
+            ));
+        }
+        let number = |name: &str| state.at_step(self.delivered, name);
         rows.extend(number("loss").map(|loss| ("Training loss", format!("{loss:.4}"))));
         rows.extend(number("eval_loss").map(|loss| ("Evaluation loss", format!("{loss:.4}"))));
         rows.extend(
             number("eval_token_accuracy").map(|share| ("Token accuracy", format!("{:.1} %", 100.0 * share))),
         );
         rows.extend(state.best_global_step.map(|step| ("Best evaluation", format!("step {step}"))));
-        rows.push(("Time", format!("{:.0} s", self.seconds)));
+        let processes = match self.memory.processes {
+            0 | 1 => String::new(),
+            count => format!(", in {count} processes"),
+        };
+        rows.push(("Time", format!("{:.0} s{processes}", self.memory.seconds)));
         rows.push(("Peak memory", ByteSize(self.memory.peak).to_string()));
         for (reason, count) in self.dropped {
             rows.push(("Rows left out", format!("{count}: {reason}")));
@@ -166,29 +184,92 @@ mod tests {
     use garden_memory::{Analyst, RunFacts};
     use std::collections::BTreeMap;
 
-    #[test]
-    fn card_and_report_tell_the_data_the_curve_and_the_verdict() {
-        let options = TrainOptions {
-            base_model: Some("models/tiny <x>".into()),
-            dataset: Some("rows.jsonl".into()),
-            output_dir: Some("out".into()),
-            ..TrainOptions::default()
-        };
-        let config = RunConfig::resolve(options).unwrap();
+    /// Three steps, of which the second evaluates best.
+    fn state() -> TrainerState {
         let entry = |step: u64| {
             let values = [("loss", 3.0 / step as f64), ("learning_rate", 1e-4), ("tokens_per_second", 100.0)];
-            let values = values.map(|(name, value)| (name.to_owned(), value));
-            LogEntry { epoch: 0.1, step, values: BTreeMap::from(values) }
+            let evaluation = ("eval_loss", if step == 2 { 0.25 } else { 0.75 });
+            let values = values.into_iter().chain([evaluation]).map(|(name, value)| (name.to_owned(), value));
+            LogEntry { epoch: 0.1, step, values: BTreeMap::from_iter(values) }
         };
-        let state =
-            TrainerState { global_step: 3, log_history: (1..4).map(entry).collect(), ..Default::default() };
-        let memory = MemorySummary {
+        TrainerState {
+            global_step: 3,
+            best_global_step: Some(2),
+            log_history: (1..4).map(entry).collect(),
+            ..TrainerState::default()
+        }
+    }
+
+    fn memory() -> MemorySummary {
+        MemorySummary {
             assessment: Analyst::new(RunFacts::default()).assessment(),
             line: "memory: steady at 1.21 GB since step 1".into(),
             curve: vec![(1.0, 1.21e9), (2.0, 1.21e9)],
             peak: 1_210_000_000,
+            seconds: 12.0,
+            processes: 1,
             cost_seconds: 0.0,
+        }
+    }
+
+    fn config(method: Method) -> RunConfig {
+        RunConfig::resolve(TrainOptions {
+            base_model: Some("models/tiny <x>".into()),
+            dataset: Some("rows.jsonl".into()),
+            output_dir: Some("out".into()),
+            method: Some(method),
+            ..TrainOptions::default()
+        })
+        .unwrap()
+    }
+
+    /// The card of a run that ended like this.
+    fn card(method: Method, delivered: u64, memory: &MemorySummary) -> String {
+        let (config, state) = (config(method), state());
+        let run = FinishedRun {
+            config: &config,
+            state: &state,
+            memory,
+            parameters: (100, 1000),
+            rows: 663,
+            dropped: &[],
+            delivered,
         };
+        run.model_card(true)
+    }
+
+    #[test]
+    fn after_early_stopping_the_figures_are_those_of_the_step_that_is_delivered() {
+        let last = card(Method::Lora, 3, &memory());
+        assert!(last.contains("| Evaluation loss | 0.7500 |") && last.contains("| Training loss | 1.0000 |"));
+        let best = card(Method::Lora, 2, &memory());
+        assert!(best.contains("| Evaluation loss | 0.2500 |"), "{best}");
+        assert!(
+            best.contains("| Training loss | 1.5000 |") && best.contains("| Result | step 2, "),
+            "{best}"
+        );
+    }
+
+    #[test]
+    fn all_weights_are_not_called_an_adapter() {
+        let adapter = card(Method::Lora, 3, &memory());
+        assert!(adapter.contains("library_name: peft") && adapter.contains("# Adapter for models/tiny"));
+        let whole = card(Method::Full, 3, &memory());
+        assert!(whole.contains("library_name: transformers") && whole.contains("# Fine-tuned models/tiny"));
+        assert!(!whole.contains("peft") && !whole.contains("# Adapter"), "{whole}");
+    }
+
+    #[test]
+    fn time_and_peak_are_those_of_all_processes() {
+        let several = MemorySummary { seconds: 340.0, processes: 3, ..memory() };
+        let card = card(Method::Lora, 3, &several);
+        assert!(card.contains("| Time | 340 s, in 3 processes |"), "{card}");
+        assert!(card.contains("| Peak memory | 1.21 GB |"), "{card}");
+    }
+
+    #[test]
+    fn card_and_report_tell_the_data_the_curve_and_the_verdict() {
+        let (config, state, memory) = (config(Method::Lora), state(), memory());
         let run = FinishedRun {
             config: &config,
             state: &state,
@@ -196,7 +277,7 @@ mod tests {
             parameters: (100, 1000),
             rows: 663,
             dropped: &[("longer than 2048 tokens".into(), 2)],
-            seconds: 12.0,
+            delivered: 3,
         };
         let dir = tempfile::tempdir().unwrap();
         run.write(dir.path()).unwrap();

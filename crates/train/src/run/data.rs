@@ -3,7 +3,10 @@
 //! In come the settings and the model's folder; out come the rows to train on and those to evaluate on, with what a look at all of them
 //! found: how many are used, how long the longest batch is, and one row as the model reads it.
 
-use super::RunError;
+use super::{
+    RunError,
+    longest::{self, Longest},
+};
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, RunConfig},
     plan::{Load, Supply, workers},
@@ -42,6 +45,10 @@ pub struct RunData {
     pub keys: Vec<String>,
     /// The most that the rows ask for at once.
     pub load: Load,
+    /// The same of one row at a time.
+    pub one_row: Load,
+    /// The longest row, with the most tokens that one may have.
+    longest: (Longest, usize),
 }
 
 /// Opens and surveys the data of a run.
@@ -59,9 +66,11 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let seed = config.seed;
     let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
     let survey = look_at(&recipe, split, config, progress)?;
-    check_usable(&survey, &config.dataset, &config.data)?;
+    let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
+    check_usable(&survey, &config.dataset, &config.data, longest)?;
     check_parts(&survey, &config.data)?;
     let mut load = Load::surveyed(&survey, config.batch_size);
+    let mut one_row = Load::surveyed(&survey, 1);
     let supply = Supply::new(config, patch_bytes(&recipe), &load);
     let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
@@ -84,14 +93,17 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         EvalRows::Dataset(name) => {
             let recipe = self::recipe(name, config, model, progress)?;
             let survey = look_at(&recipe, None, config, progress)?;
-            check_usable(&survey, name, &config.data)?;
+            let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
+            check_usable(&survey, name, &config.data, longest)?;
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
+            one_row = one_row.union(Load::surveyed(&survey, 1));
             let supply = Supply::new(config, patch_bytes(&recipe), &own);
             Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
     };
-    Ok(RunData { training, evaluation, survey, fingerprint, keys, load })
+    let longest = (longest, config.data.max_seq_length);
+    Ok(RunData { training, evaluation, survey, fingerprint, keys, load, one_row, longest })
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {
@@ -138,18 +150,18 @@ fn look_at(
 }
 
 /// Refuses at once what would end the run later.
-fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig) -> Result<(), RunError> {
-    let Survey { rows, too_long, no_label, bad, .. } = *survey;
+fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig, longest: Longest) -> Result<(), RunError> {
+    let Survey { rows, too_long, bad, .. } = *survey;
     if bad > 0 && data.on_bad_row == OnBadRow::Fail {
         let first = survey.bad_rows.first().cloned().unwrap_or_default();
         return Err(RunError::BadRows { bad, rows, first });
     }
     if too_long > 0 && data.on_long_row == OnLongRow::Fail {
-        let longest = survey.tokens.as_ref().map_or(0, |tokens| tokens.max());
         return Err(RunError::LongRows { too_long, rows, limit: data.max_seq_length, longest });
     }
     if survey.used_rows() == 0 {
-        return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, too_long, no_label, bad });
+        let reasons = longest::reasons(survey, longest, data.max_seq_length);
+        return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, reasons });
     }
     Ok(())
 }
@@ -218,6 +230,13 @@ impl RunData {
             survey.used_tokens.mean().round(),
             survey.used_tokens.max(),
         )];
+        if survey.too_long > 0 {
+            let (longest, limit) = self.longest;
+            lines.push(format!(
+                "left out: {} rows of more than --max-seq-length {limit} tokens, {longest}",
+                survey.too_long
+            ));
+        }
         if let Some(evaluation) = &self.evaluation {
             lines.push(format!("evaluation: {} rows, training: {}", evaluation.rows(), self.training.rows()));
         }

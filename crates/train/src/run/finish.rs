@@ -9,16 +9,20 @@ use crate::{
     merge::copy_companions,
     monitor::MemorySummary,
     outputs::summary::FinishedRun,
+    resume::SETTINGS_FILE,
     trainer::{BatchSource, Outcome, StopReason},
 };
-use garden_model::files::copy_whole;
+use garden_model::files::{copy_whole, write_whole};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
 /// Files of a checkpoint that only a resume needs.
-const ONLY_TO_RESUME: [&str; 4] = [MANIFEST, "optimizer.safetensors", "progress.json", "trainer_state.json"];
+const ONLY_TO_RESUME: [&str; 5] =
+    [MANIFEST, SETTINGS_FILE, "optimizer.safetensors", "progress.json", "trainer_state.json"];
+/// Written when all results are: holds the step of the last checkpoint.
+const FINISHED: &str = ".finished";
 
 impl Run<'_> {
     /// Writes the results; a run that was interrupted leaves them to the one that goes on.
@@ -29,14 +33,13 @@ impl Run<'_> {
         base: &Path,
         outcome: &Outcome,
         memory: &MemorySummary,
-        seconds: f64,
     ) -> Result<(), RunError> {
         let output = &self.config.output_dir;
         if matches!(outcome.stopped, Some(StopReason::MemoryLimit(_) | StopReason::Interrupted)) {
             return Ok(());
         }
         let best = outcome.state.best_global_step.filter(|_| self.config.early_stopping_patience.is_some());
-        let (source, missed) = chosen(output, best, &outcome.checkpoint);
+        let Delivered { step: delivered, path: source, missed } = chosen(output, best, &outcome.checkpoint);
         missed.iter().for_each(|missed| self.screen.note(missed));
         for entry in fs::read_dir(&source).map_err(RunError::io(&source))? {
             let path = entry.map_err(RunError::io(&source))?.path();
@@ -68,26 +71,42 @@ impl Run<'_> {
             parameters: model.parameters(),
             rows: data.training.rows(),
             dropped: &dropped,
-            seconds,
+            delivered,
         };
-        finished.write(output).map_err(RunError::io(output))
+        finished.write(output).map_err(RunError::io(output))?;
+        let mark = output.join(FINISHED);
+        write_whole(&mark, outcome.checkpoint.step.to_string().as_bytes()).map_err(RunError::io(mark))
     }
 }
 
-/// The checkpoint whose files are the result, and what is to be said where it is not the best one. A run that goes on from a checkpoint in
-/// another folder has its best one there.
-fn chosen(output: &Path, best: Option<u64>, last: &Checkpoint) -> (PathBuf, Option<String>) {
-    let Some(step) = best.filter(|step| *step != last.step) else { return (last.path.clone(), None) };
+/// Whether the results of a run that ended at this step are in its folder, all of them.
+pub(super) fn is_delivered(output: &Path, step: u64) -> bool {
+    fs::read_to_string(output.join(FINISHED)).is_ok_and(|text| text.trim() == step.to_string())
+}
+
+/// The checkpoint whose files are the result.
+#[derive(Debug, PartialEq, Eq)]
+struct Delivered {
+    step: u64,
+    path: PathBuf,
+    /// What is to be said where it is not the best one.
+    missed: Option<String>,
+}
+
+/// Chooses the result: the best checkpoint, or the last one. A run that goes on from a checkpoint in another folder has
+/// its best one there.
+fn chosen(output: &Path, best: Option<u64>, last: &Checkpoint) -> Delivered {
+    let the_last = |missed| Delivered { step: last.step, path: last.path.clone(), missed };
+    let Some(step) = best.filter(|step| *step != last.step) else { return the_last(None) };
     let path = output.join(format!("checkpoint-{step}"));
     if path.is_dir() {
-        return (path, None);
+        return Delivered { step, path, missed: None };
     }
-    let said = format!(
+    the_last(Some(format!(
         "the best evaluation was at step {step}, whose checkpoint is not in {}: the result is that of step {}, the last",
         output.display(),
         last.step
-    );
-    (last.path.clone(), Some(said))
+    )))
 }
 
 #[cfg(test)]
@@ -101,11 +120,12 @@ mod tests {
         fs::create_dir(checkpoint(5)).unwrap();
         let last = Checkpoint { step: 9, path: checkpoint(9) };
         let choose = |best| chosen(folder.path(), best, &last);
-        assert_eq!(choose(Some(5)), (checkpoint(5), None));
-        assert_eq!(choose(None), (checkpoint(9), None));
-        assert_eq!(choose(Some(9)), (checkpoint(9), None), "wherever it is");
-        let (path, said) = choose(Some(3));
-        assert_eq!(path, checkpoint(9));
-        assert!(said.unwrap().starts_with("the best evaluation was at step 3, whose checkpoint is not in"));
+        let result = |step| Delivered { step, path: checkpoint(step), missed: None };
+        assert_eq!(choose(Some(5)), result(5));
+        assert_eq!(choose(None), result(9));
+        assert_eq!(choose(Some(9)), result(9), "wherever it is");
+        let Delivered { step, path, missed } = choose(Some(3));
+        assert_eq!((step, path), (9, checkpoint(9)));
+        assert!(missed.unwrap().starts_with("the best evaluation was at step 3, whose checkpoint is not in"));
     }
 }

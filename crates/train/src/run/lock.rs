@@ -1,39 +1,63 @@
 //! One run at a time in an output folder.
 //!
-//! In comes the folder; out comes a lock that the system gives back when the process ends, however it ends. A second run would clear
-//! away the first one's half-written checkpoint and prune the others.
+//! Takes the folder and gives a lock that the system takes back when the process ends, however it ends. A second run would clear
+//! away the first one's half-written checkpoint and prune the others. A run that is refused leaves the folder as it
+//! found it, or none where there was none.
 
 use super::RunError;
 use std::{
     fs::{self, File, TryLockError},
     io::ErrorKind,
-    path::Path,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
 };
 
-/// The file that is locked; it stays, empty.
+/// The file that is locked; it stays, empty, beside what a run wrote.
 const LOCK: &str = ".lock";
 
 /// Held for as long as a run is at work in its folder.
 #[derive(Debug)]
 pub(super) struct FolderLock {
     _file: File,
+    folder: PathBuf,
+    /// Folders that were made for it, the innermost first.
+    made: Vec<PathBuf>,
 }
 
 impl FolderLock {
     /// Takes the folder, which is made if need be; an error if another run has it.
     pub fn take(folder: &Path) -> Result<Self, RunError> {
-        fs::create_dir_all(folder).map_err(RunError::io(folder))?;
-        let path = folder.join(LOCK);
-        let file = File::options().create(true).write(true).truncate(false).open(&path);
-        let file = file.map_err(RunError::io(&path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(RunError::Busy { dir: folder.to_owned() }),
-            // Some network file systems have no locks; a run is worth more than the check.
-            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
-                Ok(Self { _file: file })
+        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let made: Vec<PathBuf> = folder.ancestors().take_while(missing).map(Path::to_owned).collect();
+        loop {
+            fs::create_dir_all(folder).map_err(RunError::io(folder))?;
+            let path = folder.join(LOCK);
+            let file = File::options().create(true).write(true).truncate(false).open(&path);
+            let file = file.map_err(RunError::io(&path))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(RunError::Busy { dir: folder.to_owned() }),
+                // Some network file systems have no locks; a run is worth more than the check.
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(error)) => return Err(RunError::io(path)(error)),
             }
-            Err(TryLockError::Error(error)) => Err(RunError::io(path)(error)),
+            // A run that was just refused may have removed the file between our opening and our locking it.
+            let ours = file.metadata().map_err(RunError::io(&path))?;
+            if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())) {
+                return Ok(Self { _file: file, folder: folder.to_owned(), made });
+            }
+        }
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        let entries =
+            fs::read_dir(&self.folder).map(|entries| entries.flatten().map(|entry| entry.file_name()));
+        if entries.is_ok_and(|mut names| names.all(|name| name == LOCK)) {
+            // Nothing was written: the run was refused. What cannot be removed does no harm.
+            let _ = fs::remove_file(self.folder.join(LOCK));
+            self.made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         }
     }
 }
@@ -51,5 +75,20 @@ mod tests {
         assert!(error.contains("another run is at work") && error.contains("output"), "{error}");
         drop(first);
         FolderLock::take(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_refused_run_leaves_nothing_behind_and_a_begun_one_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("new/output");
+        drop(FolderLock::take(&folder).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "neither folder nor lock");
+        fs::create_dir(dir.path().join("mine")).unwrap();
+        drop(FolderLock::take(&dir.path().join("mine")).unwrap());
+        assert_eq!(fs::read_dir(dir.path().join("mine")).unwrap().count(), 0, "the folder is the user's");
+        let lock = FolderLock::take(&folder).unwrap();
+        fs::write(folder.join("metrics.jsonl"), "").unwrap();
+        drop(lock);
+        assert!(folder.join(LOCK).exists() && folder.join("metrics.jsonl").exists());
     }
 }

@@ -6,22 +6,27 @@
 mod data;
 mod finish;
 mod lock;
+mod longest;
 mod model;
 
 pub use data::{RunData, open as open_data};
+pub use longest::Longest;
 pub use model::VisionModel;
 
 use crate::{
-    checkpoint::{CheckpointError, CheckpointStore},
+    checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
     config::{Method, RunConfig},
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
-    resume::{self, ResumeError},
+    resume::{self, ResumeError, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
     schedule::{Schedule, ScheduleError},
     screen::{ProgressDisplay, Screen},
-    trainer::{BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer},
+    trainer::{
+        self, BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer,
+        TrainerSettings,
+    },
 };
 use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
 use garden_memory::RunFacts;
@@ -32,7 +37,7 @@ use garden_model::{
     lora::LoraError,
 };
 use lock::FolderLock;
-use std::{collections::BTreeMap, io, path::PathBuf, time::Instant};
+use std::{collections::BTreeMap, io, path::PathBuf};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,13 +91,11 @@ pub enum RunError {
     )]
     BadRows { bad: u64, rows: u64, first: String },
     #[error(
-        "{too_long} of {rows} rows have more than --max-seq-length {limit} tokens, the longest {longest}; raise it, or leave them out with --on-long-row drop"
+        "{too_long} of {rows} rows have more than --max-seq-length {limit} tokens, {longest}; or leave them out with --on-long-row drop"
     )]
-    LongRows { too_long: u64, rows: u64, limit: usize, longest: usize },
-    #[error(
-        "none of the {rows} rows of {dataset} can be used: {too_long} are longer than --max-seq-length, {no_label} have nothing to learn, {bad} are bad"
-    )]
-    NoUsableRow { dataset: String, rows: u64, too_long: u64, no_label: u64, bad: u64 },
+    LongRows { too_long: u64, rows: u64, limit: usize, longest: Longest },
+    #[error("none of the {rows} rows of {dataset} can be used: {reasons}")]
+    NoUsableRow { dataset: String, rows: u64, reasons: String },
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
@@ -122,8 +125,24 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     garden_engine::return_large_pieces();
     let screen = Screen::new(config.log_format, config.quiet);
     let base = hub::model_folder(&config.base_model, &screen)?;
-    let _lock = FolderLock::take(&config.output_dir)?;
+    let output = &config.output_dir;
+    let _lock = FolderLock::take(output)?;
+    let store = CheckpointStore::open(output)?;
+    let identity = RunIdentity::of(config, &base)?;
+    // What cannot be gone on from is refused before rows are read and weights are loaded.
+    let checkpoint = resume::choose(&config.resume, &store, output, &identity, &screen)?;
     let mut data = data::open(config, &base, &screen)?;
+    let run = Run { config, screen: &screen, store, identity };
+    if let Some(checkpoint) = &checkpoint {
+        if run.is_finished(&data, checkpoint)? {
+            screen.line(&format!(
+                "already finished at step {}: nothing was done; with more --epochs or --max-steps it goes on",
+                checkpoint.step
+            ));
+            return Ok(Ended::Done);
+        }
+        screen.line(&format!("continuing from {}", checkpoint.path.display()));
+    }
     let waiting = screen.waiting("loading the model");
     let mut model = VisionModel::load(config, &base, &data.load, |_| {})?;
     let loading = waiting.done();
@@ -135,13 +154,11 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
         config.base_model
     ));
     data.describe().iter().for_each(|line| screen.line(line));
-    let output = &config.output_dir;
-    let store = CheckpointStore::open(output)?;
-    let checkpoint = resume::choose(&config.resume, &store, output, &screen)?;
-    let run = Run { config, screen: &screen, store };
-    let start = Instant::now();
-    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref())?;
-    run.finish(&model, &data, &base, &outcome, &memory, start.elapsed().as_secs_f64())?;
+    // Listens until the results are written: a second signal tells which checkpoint is the last, whenever it comes.
+    let mut interrupts = Interrupts::listen(&screen, checkpoint.as_ref().map(|last| last.path.as_path()))
+        .map_err(RunError::io("signals"))?;
+    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref(), &mut interrupts)?;
+    run.finish(&model, &data, &base, &outcome, &memory)?;
     Ok(run.say_end(&outcome, &memory))
 }
 
@@ -150,18 +167,32 @@ struct Run<'a> {
     config: &'a RunConfig,
     screen: &'a Screen,
     store: CheckpointStore,
+    identity: RunIdentity,
 }
 
 impl Run<'_> {
+    fn trainer_settings(&self, data: &RunData) -> TrainerSettings {
+        TrainerSettings { data_fingerprint: data.fingerprint, ..self.config.trainer() }
+    }
+
+    /// Whether a checkpoint is the end of this run and its results are written.
+    fn is_finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<bool, RunError> {
+        let settings = self.trainer_settings(data);
+        let (_, steps) = settings.steps(data.training.usable_rows(), data.training.batch_size());
+        let patience = self.config.early_stopping_patience;
+        let ended = trainer::is_finished(checkpoint, &settings, steps, patience)?;
+        Ok(ended && finish::is_delivered(&self.config.output_dir, checkpoint.step))
+    }
+
     fn train(
         &self,
         model: &mut VisionModel,
         data: &mut RunData,
-        checkpoint: Option<&crate::checkpoint::Checkpoint>,
+        checkpoint: Option<&Checkpoint>,
+        interrupts: &mut Interrupts,
     ) -> Result<(Outcome, MemorySummary), RunError> {
         let config = self.config;
-        let mut settings = config.trainer();
-        settings.data_fingerprint = data.fingerprint;
+        let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
         let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
         let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
@@ -188,25 +219,35 @@ impl Run<'_> {
         let mut loggers =
             Loggers::new(&config.output_dir, &config.report_to, self.flat_settings(), self.screen);
         let mut display = ProgressDisplay::new(self.screen);
-        let mut interrupts = Interrupts::listen().map_err(RunError::io("signals"))?;
         let mut selective = SelectiveLog::new(data.training.selective_statistics());
         let mut early = config.early_stopping_patience.map(EarlyStopping::new);
         // The monitor comes first: what it adds to a log entry is there for the others.
         let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
         callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
-        callbacks.push(&mut interrupts);
+        callbacks.push(interrupts);
         callbacks.push(&mut loggers);
         callbacks.push(&mut display);
         let evaluation = data.evaluation.as_mut();
         let store = self.store.clone();
         let mut trainer =
             Trainer::new(model, &mut data.training, evaluation, settings, schedule, store, callbacks);
+        trainer.carry(SETTINGS_FILE, self.identity.to_bytes());
         if let Some(checkpoint) = checkpoint {
             trainer.resume(checkpoint)?;
         }
-        let outcome = trainer.run()?;
+        let outcome = trainer.run().inspect_err(|error| self.remember_divergence(error))?;
         let memory = monitor.summary().map_err(RunError::Other)?;
         Ok((outcome, memory))
+    }
+
+    /// Leaves a note beside the last checkpoint, so that the run is not repeated from it.
+    fn remember_divergence(&self, error: &TrainError) {
+        let Some((step, what)) = error.divergence() else { return };
+        let checkpoints = self.store.list().unwrap_or_default();
+        let Some(last) = checkpoints.iter().rfind(|checkpoint| checkpoint.step <= step) else { return };
+        if let Err(error) = self.identity.divergence(step, what).mark(&last.path) {
+            self.screen.note(&format!("{}: {error}", last.path.display()));
+        }
     }
 
     /// The settings as names and values.

@@ -13,7 +13,7 @@ use crate::{
 };
 use garden_data::Batch;
 use garden_model::{
-    Adapter, Checkpoint, ModelConfig, ModelWeights,
+    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights,
     compute::{LossSums, MemoryPlan, Model, PackedBatch, Session},
     parameters::parameters,
     positions::Grid,
@@ -173,12 +173,8 @@ impl TrainableModel for VisionModel {
         let Some(adapter) = self.model.adapter_mut() else { return self.load_whole(dir) };
         let read = Adapter::read(dir, &config)?;
         if read.settings != adapter.settings {
-            let message = format!(
-                "{}: its adapter was made with {:?}, this run has {:?}",
-                dir.display(),
-                read.settings,
-                adapter.settings
-            );
+            let differing = differing_settings(&read.settings, &adapter.settings);
+            let message = format!("{}: its adapter was made with other settings: {differing}", dir.display());
             return Err(message.into());
         }
         let [there, here] = [&read, &*adapter].map(|adapter| adapter.pairs.iter().map(|pair| &pair.module));
@@ -231,4 +227,20 @@ impl VisionModel {
         });
         Ok(read?)
     }
+}
+
+/// What differs between the settings of a checkpoint's adapter and this run's, by the names of their flags.
+fn differing_settings(then: &LoraSettings, now: &LoraSettings) -> String {
+    let fields = |lora: &LoraSettings| {
+        [
+            ("lora-r", lora.rank.to_string()),
+            ("lora-alpha", lora.alpha.to_string()),
+            ("lora-dropout", lora.dropout.to_string()),
+            ("use-rslora", lora.rslora.to_string()),
+            ("target-modules", lora.target_modules.clone()),
+        ]
+    };
+    let pairs = fields(then).into_iter().zip(fields(now)).filter(|(then, now)| then != now);
+    let said = pairs.map(|((name, then), (_, now))| format!("--{name} was {then}, now {now}"));
+    said.collect::<Vec<_>>().join(", ")
 }

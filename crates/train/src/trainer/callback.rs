@@ -54,6 +54,11 @@ pub struct StepFacts {
 /// Follows a run.
 #[allow(unused_variables)]
 pub trait Callback {
+    /// Before anything is written: the place to refuse a run, so that a refused one leaves nothing behind.
+    fn prepare(&mut self, state: &TrainerState) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// Before the first step.
     fn on_start(&mut self, state: &TrainerState, control: &mut Control) -> Result<(), BoxError> {
         Ok(())
@@ -120,6 +125,9 @@ pub trait Callback {
     }
 }
 
+/// Under this name a checkpoint keeps the patience that was spent.
+pub(super) const EARLY_STOPPING: &str = "EarlyStopping";
+
 /// Ends a run after a number of evaluations without a better one.
 pub struct EarlyStopping {
     patience: u64,
@@ -156,7 +164,7 @@ impl Callback for EarlyStopping {
     }
 
     fn keep(&self) -> Option<(&'static str, serde_json::Value)> {
-        Some(("EarlyStopping", self.spent.into()))
+        Some((EARLY_STOPPING, self.spent.into()))
     }
 
     fn restore(&mut self, kept: &serde_json::Value) -> Result<(), BoxError> {

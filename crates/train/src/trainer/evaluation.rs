@@ -28,13 +28,14 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             Ok(Some(sums)) => sums,
             Ok(None) => return Ok(()),
             Err(source) => {
-                // What was trained must not be lost for it.
-                if self.saved.is_none() {
-                    self.save()?;
-                }
+                self.save_if_needed()?;
                 return Err(TrainError::Step { step, source });
             }
         };
+        if sums.label_tokens == 0 {
+            self.save_if_needed()?;
+            return Err(TrainError::EmptyEvaluation { step, rows: sums.rows });
+        }
         self.evaluated_at = Some(step);
         let (seconds, loss) = (start.elapsed().as_secs_f64(), sums.mean_loss());
         if !loss.is_finite() {
@@ -47,7 +48,8 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             ("eval_samples_per_second".to_owned(), sums.rows as f64 / seconds.max(1e-9)),
         ]);
         self.log(values)?;
-        let improved = self.state.best_metric.is_none_or(|best| loss < best);
+        let comparable = self.compare_with_earlier_evaluations(&sums)?;
+        let improved = comparable && self.state.best_metric.is_none_or(|best| loss < best);
         if improved {
             self.state.best_metric = Some(loss);
             self.state.best_global_step = Some(step);
@@ -55,6 +57,30 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             control.save = true;
         }
         self.tell(|callback, state| callback.on_evaluate(state, improved, control))
+    }
+
+    /// What was trained must not be lost for an evaluation that fails.
+    fn save_if_needed(&mut self) -> Result<(), TrainError> {
+        if self.saved.is_none() {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Whether this evaluation was made on no fewer tokens than the ones before. A loss on what is left of the rows is no
+    /// better for being lower: rows whose images vanish must not make a step the best one.
+    fn compare_with_earlier_evaluations(&mut self, sums: &BatchSums) -> Result<bool, TrainError> {
+        let most = self.progress.evaluated_tokens.unwrap_or(0);
+        if sums.label_tokens >= most {
+            self.progress.evaluated_tokens = Some(sums.label_tokens);
+            return Ok(true);
+        }
+        let note = format!(
+            "this evaluation has {} label tokens in {} rows, an earlier one had {most}: it cannot be the best",
+            sums.label_tokens, sums.rows
+        );
+        self.tell(|callback, _| callback.on_note(&note))?;
+        Ok(false)
     }
 
     /// Sums over all the evaluation data; nothing if the run must end before its last batch.

@@ -11,6 +11,7 @@ mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
 pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel, TrainableTensor};
+pub use resume::is_finished;
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
@@ -86,6 +87,13 @@ impl TrainerSettings {
         let by_epochs = (self.epochs * per_epoch as f64).ceil() as u64;
         (per_epoch, self.max_steps.unwrap_or(by_epochs))
     }
+
+    /// Whether a run of `max_steps` steps that stands here has nothing left to train.
+    fn is_done(&self, step: u64, max_steps: u64, position: Position) -> bool {
+        let epochs_done = position.epoch as f64 >= self.epochs.ceil();
+        // Rows that turn out bad on the way can make an epoch shorter than planned.
+        step >= max_steps || self.max_steps.is_none() && epochs_done
+    }
 }
 
 /// Why a run could not go on.
@@ -101,7 +109,8 @@ pub enum TrainError {
     },
     /// A loss or gradient is infinite or not a number.
     #[error(
-        "step {step}: the {what} is {value}: training diverged; lower --learning-rate, add --warmup-steps, or check the data of this step. The last checkpoint is intact"
+        "step {step}: the {what} is {value}: training diverged; lower --learning-rate, add --warmup-steps, or check the \
+         rows of this step. Every checkpoint written before it is finite"
     )]
     Diverged {
         /// The optimizer step, from 1.
@@ -111,12 +120,45 @@ pub enum TrainError {
         /// Its value.
         value: f64,
     },
+    /// A trained value or a moment of the optimizer is infinite or not a number.
+    #[error(
+        "step {step}: {tensor} holds values that are not finite: training diverged; lower --learning-rate or add \
+         --warmup-steps. No checkpoint was written of it"
+    )]
+    NotFinite {
+        /// The optimizer step, from 1.
+        step: u64,
+        /// The tensor, or the part of the optimizer's state.
+        tensor: String,
+    },
+    /// An evaluation found nothing to measure.
+    #[error(
+        "step {step}: the evaluation has no token to judge by: {rows} of its rows could be used. Are its images still \
+         there? What was trained is in the last checkpoint"
+    )]
+    EmptyEvaluation {
+        /// The optimizer step, from 1.
+        step: u64,
+        /// Rows that were evaluated.
+        rows: u64,
+    },
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// An epoch gave no batch at all.
     #[error("the dataset gave no batch: every row was dropped")]
     NoData,
+}
+
+impl TrainError {
+    /// The step at which training diverged and what was not finite, if that is what happened.
+    pub fn divergence(&self) -> Option<(u64, String)> {
+        match self {
+            Self::Diverged { step, what, .. } => Some((*step, format!("the {what}"))),
+            Self::NotFinite { step, tensor } => Some((*step, tensor.clone())),
+            _ => None,
+        }
+    }
 }
 
 /// How a run ended.
@@ -146,6 +188,8 @@ pub struct Trainer<'a, 'c, M: TrainableModel, S> {
     evaluated_at: Option<u64>,
     /// The checkpoint that holds exactly this state.
     saved: Option<Checkpoint>,
+    /// Small files that every checkpoint holds besides the trainer's own.
+    carried: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c, M, S> {
@@ -188,7 +232,13 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             progress: Progress::default(),
             evaluated_at: None,
             saved: None,
+            carried: Vec::new(),
         }
+    }
+
+    /// Puts a small file into every checkpoint that this run writes.
+    pub fn carry(&mut self, name: &'static str, contents: Vec<u8>) {
+        self.carried.push((name, contents));
     }
 
     /// Where the run stands.
@@ -204,6 +254,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     /// Trains to the end, or until a callback stops the run.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut control = Control::default();
+        self.tell(|callback, state| callback.prepare(state))?;
         self.tell(|callback, state| callback.on_start(state, &mut control))?;
         if self.lacks_evaluation() {
             self.evaluate(&mut control)?;
@@ -241,9 +292,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     }
 
     fn is_done(&self) -> bool {
-        let epochs_done = self.progress.position.epoch as f64 >= self.settings.epochs.ceil();
-        // Rows that turn out bad on the way can make an epoch shorter than planned.
-        self.state.global_step >= self.state.max_steps || self.settings.max_steps.is_none() && epochs_done
+        self.settings.is_done(self.state.global_step, self.state.max_steps, self.progress.position)
     }
 
     /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that resumes it.
@@ -366,7 +415,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     fn log(&mut self, values: BTreeMap<String, f64>) -> Result<(), TrainError> {
         let mut entry = LogEntry { epoch: self.state.epoch, step: self.state.global_step, values };
         self.tell(|callback, state| callback.on_log(state, &mut entry))?;
-        self.state.log_history.push(entry);
+        self.state.add_to_history(entry);
         self.saved = None;
         Ok(())
     }

@@ -37,6 +37,9 @@ pub(super) struct Progress {
     images_since_log: u64,
     gradient_norm: f64,
     learning_rate: f64,
+    /// The most label tokens of an evaluation: one on fewer of them cannot be the best.
+    #[serde(default)]
+    pub evaluated_tokens: Option<u64>,
 }
 
 impl Progress {
@@ -63,7 +66,8 @@ impl Progress {
             ("tokens_per_second".to_owned(), self.tokens_since_log as f64 / seconds),
             ("images_per_second".to_owned(), self.images_since_log as f64 / seconds),
         ]);
-        let kept = Self { position: self.position, ..Self::default() };
+        let kept =
+            Self { position: self.position, evaluated_tokens: self.evaluated_tokens, ..Self::default() };
         *self = kept;
         Some(values)
     }
@@ -73,6 +77,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
     /// Writes a checkpoint of this step and removes those beyond the limit.
     pub(super) fn save(&mut self) -> Result<Checkpoint, TrainError> {
         let step = self.state.global_step;
+        self.check_finite()?;
         self.progress.seed = self.settings.seed;
         self.progress.data_fingerprint = self.settings.data_fingerprint;
         self.progress.optimizer_step = self.optimizer.step();
@@ -98,7 +103,31 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         self.save_optimizer(&dir.join(OPTIMIZER))?;
         self.state.save(dir)?;
         write_whole(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
+        for (name, contents) in &self.carried {
+            write_whole(&dir.join(name), contents)?;
+        }
         Ok(())
+    }
+
+    /// A checkpoint of values that are not finite would be resumed from, and give nothing but NaN.
+    fn check_finite(&mut self) -> Result<(), TrainError> {
+        let mut wrong = None;
+        let (optimizer, mut index) = (&mut self.optimizer, 0);
+        self.model.visit(&mut |tensor| {
+            if !is_finite(tensor.values) {
+                wrong.get_or_insert_with(|| tensor.name.to_owned());
+            }
+            for (part, slice) in optimizer.state(index) {
+                if let StateSlice::F32(values) = slice
+                    && !is_finite(values)
+                {
+                    wrong.get_or_insert_with(|| format!("the optimizer's {part} of {}", tensor.name));
+                }
+            }
+            index += 1;
+        });
+        let step = self.state.global_step;
+        wrong.map_or(Ok(()), |tensor| Err(TrainError::NotFinite { step, tensor }))
     }
 
     fn save_optimizer(&mut self, path: &Path) -> Result<(), CheckpointError> {
@@ -180,6 +209,27 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         };
         Err(CheckpointError::Damaged { path: dir.to_owned(), reason: differs })
     }
+}
+
+/// Whether no value is infinite or not a number.
+fn is_finite(values: &[f32]) -> bool {
+    // Not stopping at the first lets it vectorise, and there is hardly ever one.
+    values.iter().fold(true, |finite, value| finite & value.is_finite())
+}
+
+/// Whether a run of `max_steps` steps with these settings and this patience has nothing left to do after a checkpoint.
+pub fn is_finished(
+    checkpoint: &Checkpoint,
+    settings: &super::TrainerSettings,
+    max_steps: u64,
+    patience: Option<u64>,
+) -> Result<bool, CheckpointError> {
+    let progress: Progress = read_json(&checkpoint.path.join(PROGRESS))?;
+    let state: TrainerState = read_json(&checkpoint.path.join(super::TRAINER_STATE))?;
+    let spent =
+        state.stateful_callbacks.get(super::callback::EARLY_STOPPING).and_then(|spent| spent.as_u64());
+    let stopped_early = patience.zip(spent).is_some_and(|(patience, spent)| spent >= patience);
+    Ok(stopped_early || settings.is_done(state.global_step, max_steps, progress.position))
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {

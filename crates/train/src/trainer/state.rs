@@ -9,6 +9,10 @@ use std::{collections::BTreeMap, io, path::Path};
 /// The state's file name.
 pub const TRAINER_STATE: &str = "trainer_state.json";
 
+/// Entries that a history holds at most. Every checkpoint carries the history, so it must not grow with the run; a
+/// chart shows no more points.
+const MOST_ENTRIES: usize = 4096;
+
 /// One line of the history: the numbers logged at a step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LogEntry {
@@ -79,9 +83,42 @@ impl TrainerState {
         Ok(serde_json::from_slice(&std::fs::read(dir.join(TRAINER_STATE))?)?)
     }
 
+    /// Adds an entry. Beyond [`MOST_ENTRIES`] some go, so that those that stay are evenly spread over the run. The first, the newest, the best
+    /// evaluation and as many evaluations as there is room for stay.
+    pub(super) fn add_to_history(&mut self, entry: LogEntry) {
+        self.log_history.push(entry);
+        if self.log_history.len() <= MOST_ENTRIES {
+            return;
+        }
+        let is_evaluation = |entry: &LogEntry| entry.values.contains_key("eval_loss");
+        let evaluations = self.log_history.iter().filter(|entry| is_evaluation(entry)).count();
+        let all_stay = evaluations <= MOST_ENTRIES / 4;
+        let (first, last) = (self.log_history[0].step, self.log_history[self.log_history.len() - 1].step);
+        // A quarter of the entries each for training and evaluation: there is room for as many again.
+        let apart = (last - first).div_ceil(MOST_ENTRIES as u64 / 4).max(1);
+        let best = self.best_global_step;
+        // The step from which on the next entry of either kind stays.
+        let mut next = [first; 2];
+        self.log_history.retain(|entry| {
+            let evaluation = is_evaluation(entry);
+            let next = &mut next[usize::from(evaluation)];
+            let stays = entry.step >= *next;
+            if stays {
+                *next = entry.step + apart;
+            }
+            stays || entry.step == last || evaluation && (all_stay || Some(entry.step) == best)
+        });
+    }
+
     /// The newest value logged under a name.
     pub fn latest(&self, name: &str) -> Option<f64> {
-        self.log_history.iter().rev().find_map(|entry| entry.values.get(name).copied())
+        self.at_step(u64::MAX, name)
+    }
+
+    /// The newest value logged under a name up to a step.
+    pub fn at_step(&self, step: u64, name: &str) -> Option<f64> {
+        let until = self.log_history.iter().rev().filter(|entry| entry.step <= step);
+        until.filter_map(|entry| entry.values.get(name).copied()).next()
     }
 
     /// Steps and values of a name over the run.
@@ -104,6 +141,36 @@ mod tests {
         assert_eq!(read.log_history[0].values["loss"], 2.5);
         assert_eq!(read.log_history[1].values["eval_loss"], 2.25);
         assert_eq!(serde_json::to_value(&read).unwrap(), theirs, "nothing missing, nothing added");
+    }
+
+    fn logged(step: u64, name: &str) -> LogEntry {
+        LogEntry { epoch: 0.0, step, values: BTreeMap::from([(name.to_owned(), step as f64)]) }
+    }
+
+    #[test]
+    fn a_long_history_is_thinned_and_keeps_its_ends_and_its_evaluations() {
+        let mut state = TrainerState { best_global_step: Some(500), ..TrainerState::default() };
+        for step in 1..=100_000 {
+            state.add_to_history(logged(step, "loss"));
+            if step % 500 == 0 {
+                state.add_to_history(logged(step, "eval_loss"));
+            }
+        }
+        assert!(state.log_history.len() <= MOST_ENTRIES, "{}", state.log_history.len());
+        assert_eq!(state.series("eval_loss").len(), 200, "every evaluation is there");
+        let losses = state.series("loss");
+        assert_eq!((losses[0].0, losses.last().unwrap().0), (1.0, 100_000.0));
+        assert!(losses.is_sorted_by(|a, b| a.0 < b.0));
+        let widest = losses.windows(2).map(|pair| pair[1].0 - pair[0].0).fold(0.0, f64::max);
+        assert!(widest <= 400.0, "no part of the run is missing: {widest}");
+    }
+
+    #[test]
+    fn a_history_of_evaluations_alone_is_bounded_too_and_keeps_the_best() {
+        let mut state = TrainerState { best_global_step: Some(3), ..TrainerState::default() };
+        (1..=50_000).for_each(|step| state.add_to_history(logged(step, "eval_loss")));
+        assert!(state.log_history.len() <= MOST_ENTRIES);
+        assert_eq!(state.at_step(3, "eval_loss"), Some(3.0));
     }
 
     #[test]

@@ -106,6 +106,9 @@ struct ToyData {
     fails_at: Option<Position>,
     /// From this place on every row turns out bad, which nobody knew before.
     dropped_from: Option<usize>,
+    /// From this place on rows are gone after the first pass, as images that somebody moves away.
+    vanishes_from: Option<usize>,
+    passes: u64,
 }
 
 impl ToyData {
@@ -123,6 +126,8 @@ impl ToyData {
             dropped: |_| false,
             fails_at: None,
             dropped_from: None,
+            vanishes_from: None,
+            passes: 0,
         }
     }
 }
@@ -144,6 +149,10 @@ impl BatchSource for ToyData {
 
     fn seek(&mut self, position: Position) -> Result<(), BoxError> {
         self.position = position;
+        self.passes += 1;
+        if self.passes > 1 {
+            self.dropped_from = self.dropped_from.or(self.vanishes_from);
+        }
         Ok(())
     }
 
@@ -268,6 +277,13 @@ fn a_finished_run_has_nothing_left_to_do() {
     assert_eq!(first.weights, again.weights);
     assert!(again.noise.is_empty(), "no batch was trained on");
     assert_eq!(outcome.checkpoint.step, outcome.state.max_steps);
+    let finished = |settings: &TrainerSettings, patience| {
+        let (_, steps) = settings.steps(20, 4);
+        is_finished(&outcome.checkpoint, settings, steps, patience).unwrap()
+    };
+    assert!(finished(&settings(), None) && finished(&settings(), Some(1)));
+    assert!(!finished(&TrainerSettings { epochs: 4.0, ..settings() }, None), "more epochs go on");
+    assert!(!finished(&TrainerSettings { max_steps: Some(10), ..settings() }, None), "and so do more steps");
 }
 
 #[test]
@@ -457,6 +473,9 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert_eq!(outcome.stopped, Some(StopReason::EarlyStopping));
     assert_eq!((again.weights, again.noise.len()), (first.weights, 0));
     assert_eq!(outcome.state.log_history, stopped.state.log_history);
+    let (_, steps) = settings.steps(20, 4);
+    let finished = |patience| is_finished(&outcome.checkpoint, &settings, steps, Some(patience)).unwrap();
+    assert!(finished(2) && !finished(4), "finished, unless there is more patience");
     let (_, patient) = run(4);
     assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
 }
@@ -603,4 +622,53 @@ fn divergence_is_an_error_that_names_the_step() {
     data.rows[17].features[0] = f32::NAN;
     let error = train(dir.path(), settings(), &mut data, None, vec![]).err().unwrap();
     assert!(error.to_string().starts_with("step 3: the loss is NaN"), "{error}");
+}
+
+#[test]
+fn values_that_are_not_finite_are_never_written() {
+    let dir = tempfile::tempdir().unwrap();
+    // A decay that overflows as soon as the warm-up gives a rate: the second loss is fine, the values after its step are not.
+    let adam = AdamSettings { weight_decay: 1e300, ..settings().adam };
+    let settings = TrainerSettings { adam, save: When::Steps(1), max_steps: Some(2), ..settings() };
+    let error = train(dir.path(), settings, &mut ToyData::new(40, 4), None, vec![]).err().unwrap();
+    assert!(error.to_string().starts_with("step 2: weights holds values that are not finite"), "{error}");
+    assert_eq!(error.divergence(), Some((2, "weights".to_owned())));
+    assert_eq!(CheckpointStore::open(dir.path()).unwrap().list().unwrap().len(), 1, "that of step 1");
+}
+
+#[test]
+fn an_evaluation_without_a_label_token_is_an_error_and_no_best_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { evaluate: When::Steps(2), save: When::Never, ..settings() };
+    let mut evaluation = ToyData::new(6, 4);
+    evaluation.rows.iter_mut().for_each(|row| row.tokens = 0);
+    let error =
+        train(dir.path(), settings, &mut ToyData::new(20, 4), Some(&mut evaluation), vec![]).err().unwrap();
+    assert!(
+        error.to_string().starts_with("step 2: the evaluation has no token to judge by: 6 of"),
+        "{error}"
+    );
+    let kept = CheckpointStore::open(dir.path()).unwrap().newest().unwrap().newest.unwrap();
+    let state = TrainerState::load(&kept.path).unwrap();
+    assert_eq!((kept.step, state.best_global_step), (2, None), "what was trained is kept");
+}
+
+#[test]
+fn an_evaluation_of_fewer_rows_is_never_the_best() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = TrainerSettings { evaluate: When::Steps(2), save: When::Steps(2), ..settings() };
+    let evaluations = |vanishes_from| {
+        let mut evaluation = ToyData { vanishes_from, ..ToyData::new(12, 4) };
+        let mut heard = Obstacle::default();
+        let (data, callbacks) = (&mut ToyData::new(20, 4), vec![&mut heard as &mut dyn Callback]);
+        let (_, outcome) =
+            train(dir.path(), settings.clone(), data, Some(&mut evaluation), callbacks).unwrap();
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        (outcome.state, heard.notes)
+    };
+    let (whole, notes) = evaluations(None);
+    assert!(whole.best_global_step > Some(2) && notes.is_empty(), "it learns: {notes:?}");
+    let (partial, notes) = evaluations(Some(4));
+    assert_eq!(partial.best_global_step, Some(2), "the only one on all rows");
+    assert!(notes[0].contains("in 4 rows, an earlier one had"), "{notes:?}");
 }

@@ -1,0 +1,360 @@
+//! Which checkpoint a run continues from, and whether it is the same run.
+//!
+//! Takes the user's choice, the output folder and what this run is; gives a whole checkpoint or none, with a line for each that was skipped and for
+//! each setting that changed. Two runs are never mixed in one folder, and a run that diverged is not repeated.
+
+mod base;
+mod divergence;
+mod settings;
+
+pub use divergence::Divergence;
+pub use settings::Change;
+
+use crate::{
+    checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
+    config::{Resume, RunConfig},
+    run::RunError,
+    screen::Screen,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The file of a checkpoint that says which run it belongs to.
+pub const SETTINGS_FILE: &str = "settings.json";
+const FORMAT: u32 = 1;
+
+/// Why a run cannot begin as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// There are checkpoints where none may be.
+    #[error(
+        "{} holds checkpoints (the newest is of step {step}) and --resume is never: choose another --output-dir, or remove them",
+        dir.display()
+    )]
+    WouldMix {
+        /// The output folder.
+        dir: PathBuf,
+        /// The newest checkpoint's step.
+        step: u64,
+    },
+    /// Going back would leave newer checkpoints of another course of the run.
+    #[error(
+        "{} holds newer checkpoints than step {from} (the newest is of step {step}): remove them to go back, or choose another --output-dir",
+        dir.display()
+    )]
+    Newer {
+        /// The output folder.
+        dir: PathBuf,
+        /// The step to go back to.
+        from: u64,
+        /// The newest checkpoint's step.
+        step: u64,
+    },
+    /// Checkpoints are there, but none can be used.
+    #[error(
+        "none of the {0} checkpoints can be used: remove them to start anew, choose another --output-dir, or name one \
+         with --resume"
+    )]
+    NoneUsable(usize),
+    /// The checkpoint belongs to a run with another base model.
+    #[error(
+        "{} was made from another base model: the {parts} of {base} differ. Go on with the model it was made from, or choose \
+         another --output-dir to begin anew",
+        path.display()
+    )]
+    AnotherBase {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What differs.
+        parts: String,
+        /// This run's model.
+        base: String,
+    },
+    /// The checkpoint belongs to a run with other settings.
+    #[error(
+        "{} was made with other settings: {}. Go on with those of the checkpoint, or choose another --output-dir to begin \
+         anew",
+        path.display(), refusals(changes)
+    )]
+    AnotherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The settings that must not change and did.
+        changes: Vec<Change>,
+    },
+    /// The same command diverged after this checkpoint.
+    #[error(
+        "with these settings the run diverged at step {} after {} ({} was not finite), and it would again: lower \
+         --learning-rate, add --warmup-steps or mend the rows of that step; --resume {} goes on nevertheless",
+        divergence.step, path.display(), divergence.what, path.display()
+    )]
+    WouldDiverge {
+        /// The checkpoint.
+        path: PathBuf,
+        /// How it went.
+        divergence: Box<Divergence>,
+    },
+}
+
+fn refusals(changes: &[Change]) -> String {
+    let said = changes.iter().map(|change| {
+        let Change { name, then, now, refused } = change;
+        format!("--{name} was {then}, now {now} ({})", refused.unwrap_or_default())
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+/// What a run is: the model it starts from and its settings. Each checkpoint carries it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunIdentity {
+    format: u32,
+    /// A sum for each part of the base model.
+    base: BTreeMap<String, String>,
+    /// Every setting that is compared.
+    settings: BTreeMap<String, String>,
+}
+
+impl RunIdentity {
+    /// What a run with this configuration and the model in this folder is.
+    pub fn of(config: &RunConfig, base: &Path) -> Result<Self, RunError> {
+        Ok(Self { format: FORMAT, base: base::fingerprint(base)?, settings: settings::values(config) })
+    }
+
+    /// The contents of [`SETTINGS_FILE`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+
+    /// The note that a run like this diverged.
+    pub fn divergence(&self, step: u64, what: String) -> Divergence {
+        Divergence { step, what, settings: self.settings.clone() }
+    }
+
+    /// What a checkpoint says of its run; nothing if it is older than such files.
+    fn read(checkpoint: &Path) -> Result<Option<Self>, CheckpointError> {
+        let path = checkpoint.join(SETTINGS_FILE);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(CheckpointError::io(&path))?,
+        };
+        let read = serde_json::from_slice::<Self>(&text).map_err(|error| error.to_string());
+        let known = read.and_then(|read| match read.format {
+            FORMAT => Ok(read),
+            other => Err(format!("was written in format {other}; this version reads {FORMAT}")),
+        });
+        known.map(Some).map_err(|reason| CheckpointError::Damaged { path, reason })
+    }
+
+    /// Whether a checkpoint of `then` can be gone on from; gives what changed.
+    fn continues(&self, then: &Self, path: &Path) -> Result<Vec<Change>, ResumeError> {
+        let differs =
+            self.base.iter().filter(|(part, sum)| then.base.get(*part).is_some_and(|then| then != *sum));
+        let parts: Vec<&str> = differs.map(|(part, _)| part.as_str()).collect();
+        if !parts.is_empty() {
+            let base = self.settings.get("base-model").cloned().unwrap_or_default();
+            return Err(ResumeError::AnotherBase { path: path.to_owned(), parts: parts.join(" and "), base });
+        }
+        let changes = settings::changes(&then.settings, &self.settings);
+        let (refused, told): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| change.refused.is_some());
+        match refused.is_empty() {
+            true => Ok(told),
+            false => Err(ResumeError::AnotherRun { path: path.to_owned(), changes: refused }),
+        }
+    }
+}
+
+/// Finds the checkpoint that a run continues from and says what was found.
+pub fn choose(
+    resume: &Resume,
+    store: &CheckpointStore,
+    dir: &Path,
+    run: &RunIdentity,
+    screen: &Screen,
+) -> Result<Option<Checkpoint>, ResumeError> {
+    let chosen = match resume {
+        Resume::Never => match store.list()?.last() {
+            Some(newest) => return Err(ResumeError::WouldMix { dir: dir.to_owned(), step: newest.step }),
+            None => None,
+        },
+        Resume::From(path) => {
+            let step = CheckpointStore::check(path)?;
+            if let Some(newest) = store.list()?.last().filter(|newest| newest.step > step) {
+                return Err(ResumeError::Newer { dir: dir.to_owned(), from: step, step: newest.step });
+            }
+            Some(Checkpoint { step, path: path.clone() })
+        }
+        Resume::Auto => newest_usable(store, run, screen)?,
+    };
+    if let Some(checkpoint) = &chosen {
+        say_changes(checkpoint, run, screen)?;
+    }
+    if let Err(error) = store.clear_unfinished() {
+        screen.note(&format!("what a killed run left could not be removed: {error}"));
+    }
+    Ok(chosen)
+}
+
+/// The newest whole checkpoint after which the run did not diverge.
+fn newest_usable(
+    store: &CheckpointStore,
+    run: &RunIdentity,
+    screen: &Screen,
+) -> Result<Option<Checkpoint>, ResumeError> {
+    for Checkpoint { path, .. } in store.list()? {
+        // A run repeats itself: from an older checkpoint the same settings lead to the same step.
+        let again = Divergence::read(&path).filter(|divergence| divergence.settings == run.settings);
+        if let Some(divergence) = again {
+            return Err(ResumeError::WouldDiverge { path, divergence: Box::new(divergence) });
+        }
+    }
+    let found = store.newest_unless(|checkpoint| {
+        let divergence = Divergence::read(&checkpoint.path)?;
+        Some(format!("the run diverged at step {} after it", divergence.step))
+    })?;
+    found.skipped.iter().for_each(|error| screen.note(&format!("skipped {error}")));
+    match found.newest {
+        None if !found.skipped.is_empty() => Err(ResumeError::NoneUsable(found.skipped.len())),
+        newest => Ok(newest),
+    }
+}
+
+/// Refuses another run's checkpoint, and says what changed in this one.
+fn say_changes(checkpoint: &Checkpoint, run: &RunIdentity, screen: &Screen) -> Result<(), ResumeError> {
+    let path = checkpoint.path.display();
+    let Some(then) = RunIdentity::read(&checkpoint.path)? else {
+        screen.note(&format!(
+            "{path} does not hold its settings, as an older version wrote it: only its rows and its seed are compared"
+        ));
+        return Ok(());
+    };
+    let changes = run.continues(&then, &checkpoint.path)?;
+    if !changes.is_empty() {
+        let said = changes.iter().map(|change| format!("{} {} -> {}", change.name, change.then, change.now));
+        screen.note(&format!("changed since the checkpoint: {}", said.collect::<Vec<_>>().join(", ")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LogFormat, TrainOptions};
+
+    fn run_with(options: TrainOptions) -> RunIdentity {
+        let options = TrainOptions {
+            base_model: Some("model".into()),
+            dataset: Some("rows.jsonl".into()),
+            output_dir: Some("out".into()),
+            ..options
+        };
+        let config = RunConfig::resolve(options).unwrap();
+        let base = BTreeMap::from([("weights".to_owned(), "12ab".to_owned())]);
+        RunIdentity { format: FORMAT, base, settings: settings::values(&config) }
+    }
+
+    fn folder_with_steps(steps: &[u64]) -> (tempfile::TempDir, CheckpointStore) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CheckpointStore::open(dir.path()).unwrap();
+        let settings = run_with(TrainOptions::default()).to_bytes();
+        for step in steps {
+            let fill = |dir: &Path| -> io::Result<()> {
+                fs::write(dir.join(SETTINGS_FILE), &settings)?;
+                fs::write(dir.join("x"), "x")
+            };
+            store.write(*step, fill).unwrap();
+        }
+        (dir, store)
+    }
+
+    fn chosen_by(
+        run: &RunIdentity,
+        resume: Resume,
+        dir: &tempfile::TempDir,
+        store: &CheckpointStore,
+    ) -> Result<Option<u64>, String> {
+        let screen = Screen::new(LogFormat::Text, true);
+        let chosen = choose(&resume, store, dir.path(), run, &screen).map_err(|error| error.to_string())?;
+        Ok(chosen.map(|checkpoint| checkpoint.step))
+    }
+
+    fn chosen(
+        resume: Resume,
+        dir: &tempfile::TempDir,
+        store: &CheckpointStore,
+    ) -> Result<Option<u64>, String> {
+        chosen_by(&run_with(TrainOptions::default()), resume, dir, store)
+    }
+
+    #[test]
+    fn auto_takes_the_newest_whole_one_or_none() {
+        let (dir, store) = folder_with_steps(&[]);
+        assert_eq!(chosen(Resume::Auto, &dir, &store), Ok(None));
+        let (dir, store) = folder_with_steps(&[5, 10]);
+        assert_eq!(chosen(Resume::Auto, &dir, &store), Ok(Some(10)));
+        fs::write(dir.path().join("checkpoint-10/x"), "y").unwrap();
+        assert_eq!(chosen(Resume::Auto, &dir, &store), Ok(Some(5)));
+        fs::write(dir.path().join("checkpoint-5/x"), "y").unwrap();
+        assert!(
+            chosen(Resume::Auto, &dir, &store)
+                .unwrap_err()
+                .starts_with("none of the 2 checkpoints can be used")
+        );
+    }
+
+    #[test]
+    fn never_does_not_mix_runs() {
+        let (dir, store) = folder_with_steps(&[5]);
+        assert!(chosen(Resume::Never, &dir, &store).unwrap_err().contains("step 5"));
+    }
+
+    #[test]
+    fn a_path_is_checked() {
+        let (dir, store) = folder_with_steps(&[5]);
+        let path = dir.path().join("checkpoint-5");
+        assert_eq!(chosen(Resume::From(path.clone()), &dir, &store), Ok(Some(5)));
+        let (other, newer) = folder_with_steps(&[5, 10]);
+        let message = chosen(Resume::From(path.clone()), &other, &newer).unwrap_err();
+        assert!(message.contains("newer checkpoints than step 5 (the newest is of step 10)"), "{message}");
+        fs::remove_file(path.join("x")).unwrap();
+        assert!(chosen(Resume::From(path), &dir, &store).unwrap_err().contains("x: missing"));
+    }
+
+    #[test]
+    fn another_base_model_and_other_settings_are_refused_by_name() {
+        let (dir, store) = folder_with_steps(&[5]);
+        let mut other = run_with(TrainOptions::default());
+        other.base.insert("weights".into(), "34cd".into());
+        let error = chosen_by(&other, Resume::Auto, &dir, &store).unwrap_err();
+        assert!(error.contains("made from another base model: the weights of model differ"), "{error}");
+        let other = run_with(TrainOptions { lora_r: Some(8), max_pixels: Some(784), ..Default::default() });
+        let error = chosen_by(&other, Resume::Auto, &dir, &store).unwrap_err();
+        assert!(error.contains("--lora-r was 16, now 8 (other values are trained)"), "{error}");
+        assert!(error.contains("--max-pixels was not given, now 784 (images would have"), "{error}");
+        let other = run_with(TrainOptions { learning_rate: Some(1e-4), ..Default::default() });
+        assert_eq!(chosen_by(&other, Resume::Auto, &dir, &store), Ok(Some(5)));
+    }
+
+    #[test]
+    fn a_checkpoint_after_which_the_run_diverged_is_not_gone_on_from() {
+        let (dir, store) = folder_with_steps(&[5, 10]);
+        let path = dir.path().join("checkpoint-10");
+        let run = run_with(TrainOptions::default());
+        run.divergence(12, "the loss".into()).mark(&path).unwrap();
+        let error = chosen(Resume::Auto, &dir, &store).unwrap_err();
+        assert!(error.starts_with("with these settings the run diverged at step 12 after "), "{error}");
+        let slower = run_with(TrainOptions { learning_rate: Some(1e-4), ..Default::default() });
+        assert_eq!(chosen_by(&slower, Resume::Auto, &dir, &store), Ok(Some(5)), "an older one, and slower");
+        assert_eq!(chosen(Resume::From(path), &dir, &store), Ok(Some(10)), "who names it, has it");
+        run.divergence(7, "the loss".into()).mark(&dir.path().join("checkpoint-5")).unwrap();
+        let error = chosen_by(&slower, Resume::Auto, &dir, &store).unwrap_err();
+        assert!(error.starts_with("none of the 2 checkpoints can be used"), "{error}");
+    }
+}

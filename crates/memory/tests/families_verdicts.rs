@@ -1,11 +1,17 @@
-//! Precision and recall over made traces of many families.
+//! Precision and recall over a thousand made traces of many families.
 //!
-//! `SEEDS=200 cargo test -p garden-memory --test families_verdicts -- --nocapture` measures over more of them.
+//! `SEEDS=200 cargo test -p garden-memory --test families_verdicts -- --nocapture` measures over 200 traces of each family,
+//! `FIRST=1000` over other ones.
 
 mod families;
 
 use families::Made;
 use garden_memory::{Analyst, Assessment, Verdict};
+
+/// Traces that are judged at least.
+const TRACES: usize = 1000;
+/// The part of them that must get an accepted verdict.
+const ACCEPTED: f64 = 0.99;
 
 const VERDICTS: [Verdict; 5] =
     [Verdict::Steady, Verdict::WarmUp, Verdict::Fill, Verdict::Leak, Verdict::Undecided];
@@ -14,6 +20,11 @@ fn judge(made: &Made) -> Assessment {
     let mut analyst = Analyst::new(made.facts.clone());
     made.samples.iter().for_each(|sample| analyst.push(sample));
     analyst.assessment()
+}
+
+/// A number from the environment.
+fn told(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
 /// How often a verdict was given, was right to give, was the only right one, and was then given.
@@ -26,14 +37,17 @@ struct Score {
 }
 
 #[test]
-fn families_get_accepted_verdicts_and_no_false_alarm() {
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(12);
+fn a_thousand_traces_without_a_hard_error_and_99_percent_right() {
+    let families = families::all();
+    let seeds = told("SEEDS").unwrap_or(TRACES.div_ceil(families.len()) as u64);
+    let first = told("FIRST").unwrap_or(0);
+    let mut hard_errors = Vec::new();
     let mut scores = [Score::default(); VERDICTS.len()];
     let (mut traces, mut accepted) = (0, 0);
-    for family in families::all() {
+    for family in families {
         let mut misses = Vec::new();
         let mut name = "";
-        for seed in 0..seeds {
+        for seed in first..first + seeds {
             let made = family(seed);
             let assessment = judge(&made);
             let right = made.accepted.contains(&assessment.verdict);
@@ -46,6 +60,9 @@ fn families_get_accepted_verdicts_and_no_false_alarm() {
                 score.right += usize::from(given && right);
                 score.asked += usize::from(asked);
                 score.found += usize::from(asked && given);
+            }
+            if made.is_hard_error(assessment.verdict) {
+                hard_errors.push(format!("{name}, seed {seed}: {}", assessment.verdict.name()));
             }
             if !right {
                 misses.push(format!(
@@ -69,8 +86,6 @@ fn families_get_accepted_verdicts_and_no_false_alarm() {
             score.given
         );
     }
-    let leak = scores[3];
-    assert_eq!(leak.given, leak.right, "a leak was called where there is none");
-    assert!(leak.found as f64 >= 0.96 * leak.asked as f64, "{} of {} leaks found", leak.found, leak.asked);
-    assert!(accepted as f64 >= 0.98 * traces as f64, "{accepted} of {traces} accepted");
+    assert!(hard_errors.is_empty(), "a leak called calm, or a bounded curve called a leak: {hard_errors:#?}");
+    assert!(accepted as f64 >= ACCEPTED * traces as f64, "{accepted} of {traces} accepted");
 }

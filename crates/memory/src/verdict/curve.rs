@@ -72,13 +72,16 @@ impl Curve {
         let dying = dying_bins(bins);
         let bins = &bins[..bins.len() - dying];
         let bins = &bins[if axis == Axis::Seconds { loading_bins(bins) } else { 0 }..];
-        let (first, last) = (bins.first()?, bins.last()?);
-        let span = (first.mid_x(), last.mid_x());
-        if bins.len() < 3 || span.1 <= span.0 {
+        if bins.len() < 3 {
             return None;
         }
         let raw: Vec<f64> = bins.iter().map(|bin| bin.low).collect();
         let (kept, returning) = without_peaks(&raw);
+        let bins = &bins[..kept.len()];
+        let span = (bins.first()?.mid_x(), bins.last()?.mid_x());
+        if bins.len() < 3 || span.1 <= span.0 {
+            return None;
+        }
         let place = |bin: &Bin| (bin.mid_x() - span.0) / (span.1 - span.0);
         let group = kept.len().div_ceil(MAX_POINTS);
         let (x, y): (Vec<f64>, Vec<f64>) = kept
@@ -95,6 +98,29 @@ impl Curve {
         let mut peaks: Vec<f64> = bins.iter().zip(&kept).map(|(bin, kept)| bin.high - kept).collect();
         let peak_height = if returning.is_some() { quantile(&mut peaks, 0.98) } else { 0.0 };
         Some(Self { x, y, weight, span, noise, level, returning, peak_height, dying })
+    }
+
+    /// The part from a place on, as a curve of its own; `None` where too few points are left.
+    pub fn after(&self, place: f64) -> Option<Self> {
+        /// Points that a shape can be told from.
+        const LEAST: usize = 12;
+        let start = self.x.partition_point(|x| *x < place);
+        if start == 0 || self.x.len() - start < LEAST {
+            return None;
+        }
+        let (first, last) = (self.x[start], self.x[self.x.len() - 1]);
+        let y = self.y[start..].to_vec();
+        let level = median(y.clone());
+        let noise = noise(&y, level);
+        Some(Self {
+            x: self.x[start..].iter().map(|x| (x - first) / (last - first)).collect(),
+            weight: weights(&y, noise),
+            span: (self.axis(first), self.axis(last)),
+            noise,
+            level,
+            y,
+            ..*self
+        })
     }
 
     /// Axis value at a place.

@@ -46,6 +46,14 @@ pub enum Shape {
         /// Whether the knee was known beforehand: the end of the first epoch.
         at_epoch: bool,
     },
+    /// `a + b rows(x)`: a constant rate in each epoch, less from one to the next by the same part. So grow the caches of loader
+    /// workers that are dealt other rows in every epoch: ever fewer of them are new to the worker that gets them.
+    Dealt {
+        /// The first epoch.
+        epoch: Epoch,
+        /// A rate in parts of that of the epoch before.
+        kept: f64,
+    },
     /// `a + b max(x - knee, 0)`: level, then growth.
     LateLine {
         /// Where growth starts.
@@ -58,6 +66,29 @@ pub enum Shape {
     },
     /// Levels with jumps between them.
     Stairs(Stairs),
+}
+
+/// Where the first epoch begins and ends, as places.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Epoch {
+    /// Where rows began to be seen.
+    pub start: f64,
+    /// Where every row was seen once.
+    pub end: f64,
+}
+
+impl Epoch {
+    /// Epochs that have passed at a place.
+    pub fn passed(&self, place: f64) -> f64 {
+        ((place - self.start) / (self.end - self.start)).max(0.0)
+    }
+
+    /// The sum of `kept` to the power of each epoch passed, the present one in part.
+    fn summed(&self, place: f64, kept: f64) -> f64 {
+        let (whole, part) = (self.passed(place).floor(), self.passed(place).fract());
+        let rate = kept.powf(whole);
+        (1.0 - rate) / (1.0 - kept) + part * rate
+    }
 }
 
 /// A shape with its coefficients.
@@ -83,6 +114,7 @@ impl Shape {
             Self::Logarithm { tau } => [1.0, (x / tau).ln_1p(), 0.0],
             Self::Hinge { knee, .. } => [1.0, x.min(knee), 0.0],
             Self::TwoRates { knee, .. } => [1.0, x.min(knee), (x - knee).max(0.0)],
+            Self::Dealt { epoch, kept } => [1.0, epoch.summed(x, kept), 0.0],
             Self::LateLine { knee } => [1.0, (x - knee).max(0.0), 0.0],
             Self::Jump { at } => [1.0, f64::from(x >= at), 0.0],
             Self::Stairs(ref stairs) => [stairs.at(x), 0.0, 0.0],
@@ -107,7 +139,8 @@ impl Shape {
             Self::Saturating { .. }
             | Self::SaturatingLine { .. }
             | Self::Hyperbola { .. }
-            | Self::Logarithm { .. } => 1.0,
+            | Self::Logarithm { .. }
+            | Self::Dealt { .. } => 1.0,
             Self::Stairs(stairs) => (SEARCHED + 1.0) * stairs.jumps().count() as f64,
             _ => SEARCHED,
         };
@@ -155,8 +188,8 @@ impl Fit {
     }
 }
 
-/// The best fit of every shape; `epoch` is the place of the end of the first epoch.
-pub fn explanations(curve: &Curve, epoch: Option<f64>) -> Vec<Fit> {
+/// The best fit of every shape; `epoch` is the first one, where it is known.
+pub fn explanations(curve: &Curve, epoch: Option<Epoch>) -> Vec<Fit> {
     let mut fits = vec![Fit::new(Shape::Level, curve), Fit::new(Shape::Line, curve)];
     // From a hundredth of the run (faster is a jump) to three runs (slower is a line).
     fits.extend(search(curve, (0.01_f64.ln(), 3.0_f64.ln()), |tau| Shape::Saturating { tau: tau.exp() }));
@@ -166,23 +199,44 @@ pub fn explanations(curve: &Curve, epoch: Option<f64>) -> Vec<Fit> {
     fits.extend(search(curve, (0.005_f64.ln(), 1.0_f64.ln()), |tau| Shape::Logarithm { tau: tau.exp() }));
     let knees = knee_range(curve);
     fits.extend(search(curve, knees, |knee| Shape::Hinge { knee, at_epoch: false }));
-    fits.extend(search(curve, knees, |knee| Shape::TwoRates { knee, at_epoch: false }));
+    fits.extend(search(curve, rates_range(curve), |knee| Shape::TwoRates { knee, at_epoch: false }));
     fits.extend(search(curve, knees, |knee| Shape::LateLine { knee }));
     fits.extend(search(curve, knees, |at| Shape::Jump { at }));
     // Where peaks were taken away, the floor itself moves in steps as wide as they were: no sign of real ones.
     let stairs = Stairs::of(curve).filter(|_| curve.returning.is_none());
     fits.extend(stairs.map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));
-    if let Some(knee) = epoch.filter(|knee| (knees.0..knees.1).contains(knee)) {
+    let knee = epoch.map(|epoch| epoch.end);
+    if let Some(knee) = knee.filter(|knee| (knees.0..knees.1).contains(knee)) {
         fits.push(Fit::new(Shape::Hinge { knee, at_epoch: true }, curve));
         fits.push(Fit::new(Shape::TwoRates { knee, at_epoch: true }, curve));
     }
+    fits.extend(epoch.and_then(|epoch| dealt(curve, epoch)));
     fits
+}
+
+/// The best fit of rows dealt anew to any likely number of workers, once a second epoch has begun.
+fn dealt(curve: &Curve, epoch: Epoch) -> Option<Fit> {
+    const MOST_WORKERS: u32 = 16;
+    if epoch.end > 1.0 {
+        return None;
+    }
+    (2..=MOST_WORKERS)
+        .map(|workers| Shape::Dealt { epoch, kept: 1.0 - 1.0 / f64::from(workers) })
+        .map(|shape| Fit::new(shape, curve))
+        .min_by(|a, b| a.squares.total_cmp(&b.squares))
 }
 
 /// Knees lie between the second point and the last but one: a part of one point has no shape.
 fn knee_range(curve: &Curve) -> (f64, f64) {
     let n = curve.x.len();
     (curve.x[1.min(n - 1)], curve.x[n.saturating_sub(2)])
+}
+
+/// A rate takes four points, where there are enough.
+fn rates_range(curve: &Curve) -> (f64, f64) {
+    let n = curve.x.len();
+    let margin = (n / 4).clamp(1, 3);
+    (curve.x[margin.min(n - 1)], curve.x[n.saturating_sub(1 + margin)])
 }
 
 /// The best of a family of shapes, on a coarse grid and then on a fine one around the best.

@@ -13,6 +13,9 @@ use crate::{Ending, Exhaustion, Plateau, Verdict};
 /// Rows differ: a rate is not known better than this, however smooth the curve.
 const LEAST_UNCERTAINTY: f64 = 0.03;
 
+/// Part of the growth after which it is called settled.
+pub(super) const SETTLED: f64 = 0.95;
+
 /// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate.
 pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
     let per_run = match verdict {
@@ -22,12 +25,12 @@ pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
         Verdict::Leak => ending_rate(study.explanation(|outlook| outlook.leak)),
         Verdict::Fill => {
             let fit = study.explanation(|outlook| outlook.fill);
-            let knee = settled_place(fit, study);
+            let knee = settled_place(fit, SETTLED, study);
             (level_after(study, knee) - fit.at(study.situation.origin)) / (knee - study.situation.origin)
         }
         Verdict::WarmUp => {
             let fit = study.explanation(|outlook| outlook.warm_up);
-            let settled = settled_place(fit, study);
+            let settled = settled_place(fit, SETTLED, study);
             (fit.at(settled) - fit.at(0.0)) / settled
         }
         Verdict::Undecided => ending_rate(study.explanation(|outlook| outlook.filling + outlook.warming)),
@@ -44,13 +47,13 @@ pub fn plateau(study: &Study, verdict: Verdict) -> Option<Plateau> {
             Some(plateau_of(study.curve.level, low, high, None))
         }
         Verdict::Fill => {
-            let settled = settled_place(study.explanation(|outlook| outlook.fill), study);
+            let settled = settled_place(study.explanation(|outlook| outlook.fill), SETTLED, study);
             let (low, high) = spread(study, settled);
             Some(plateau_of(level_after(study, settled), low, high, step_at(study, settled)))
         }
         Verdict::WarmUp => {
             let fit = study.explanation(|outlook| outlook.warm_up);
-            let settled = settled_place(fit, study);
+            let settled = settled_place(fit, SETTLED, study);
             let (low, high) = spread(study, settled);
             let ceiling = ceiling(fit).unwrap_or_else(|| level_after(study, settled));
             Some(plateau_of(ceiling, low.min(ceiling), high.max(ceiling), step_at(study, settled)))
@@ -115,7 +118,7 @@ fn ending(study: &Study, verdict: Verdict, probability: f64) -> Ending {
 
 /// Where a fill that is still going on will end.
 fn filled(study: &Study) -> Option<Plateau> {
-    let end = study.situation.epoch_end?;
+    let end = study.situation.epoch?.end;
     let fit = study.explanation(|outlook| outlook.filling);
     let now = fit.at(1.0);
     let to_come = (ending_rate(fit) * (end - 1.0)).max(0.0);
@@ -181,19 +184,19 @@ fn ceiling(fit: &Fit) -> Option<f64> {
 }
 
 /// Place from which on the curve has (nearly) reached its level.
-pub(super) fn settled_place(fit: &Fit, study: &Study) -> f64 {
+pub(super) fn settled_place(fit: &Fit, part: f64, study: &Study) -> f64 {
     match &fit.shape {
-        Shape::Hinge { knee, .. } | Shape::TwoRates { knee, .. } => match study.situation.epoch_end {
-            // Where the curve agrees with the end of the epoch, that is the knee.
-            Some(end) if study.outlook.fill >= study.outlook.warm_up && end < 1.0 => end,
-            _ => *knee,
-        },
+        Shape::Hinge { knee, .. } | Shape::TwoRates { knee, .. } => {
+            match study.situation.epoch.map(|epoch| epoch.end) {
+                // Where the curve agrees with the end of the epoch, that is the knee.
+                Some(end) if study.outlook.fill >= study.outlook.warm_up && end < 1.0 => end,
+                _ => *knee,
+            }
+        }
         Shape::Jump { at } => *at,
         Shape::Stairs(stairs) => stairs.level_from(study.material()),
         _ => {
-            /// Part of the growth after which it is called settled.
-            const SETTLED: f64 = 0.95;
-            let reached = |place: f64| fit.at(place) - fit.at(0.0) >= SETTLED * fit.rise();
+            let reached = |place: f64| fit.at(place) - fit.at(0.0) >= part * fit.rise();
             (1..=100).map(|i| f64::from(i) / 100.0).find(|place| reached(*place)).unwrap_or(1.0)
         }
     }

@@ -4,26 +4,31 @@
 //! Part of it may stay open: a line inside the first epoch is a fill or a leak, and nothing in it says which.
 
 use super::{
-    curve::Curve,
-    fit::{Fit, Shape},
+    curve::{Curve, Returning},
+    fit::{Epoch, Fit, Shape},
     stairs::Stairs,
 };
 
-/// Movement below this part of the level, over the whole run, is none: healthy runs drift by this much.
-pub(super) const MATERIAL: f64 = 0.008;
-/// Nor is movement below this many bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
+/// Movement below the first part of the level, over the whole run, is none: healthy runs drift by this much. Above the second
+/// it is growth. In between it may be either.
+const MATERIAL: (f64, f64) = (0.004, 0.008);
+/// Nor is movement below so many bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
 /// holds 61 MB they drifted by 3.3 MB in one of three runs, and that was called a leak.
-pub(super) const MATERIAL_BYTES: f64 = 4e6;
-/// Nor is movement of less than this many standard deviations of the points, however many they are: memory that
-/// wanders does as much.
-const SCATTER: f64 = 2.5;
+const MATERIAL_BYTES: (f64, f64) = (3.5e6, 4e6);
+/// The same two for what comes after growth that has settled, where a slow leak would hide.
+const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
+const MATERIAL_BYTES_AFTER: (f64, f64) = (2e6, 4e6);
+/// Nor is movement of less than so many standard errors: chance does as much.
+const CHANCE: (f64, f64) = (3.5, 5.0);
 /// Growth has settled when less than this part of it is still to come.
 const SETTLED: f64 = 0.10;
+/// Time constants after which a warm-up on top of a line is over: 2 % of it are left.
+const OVER: f64 = 4.0;
 /// A rate below this part of the earlier one has stopped.
 const STOPPED: f64 = 0.12;
 /// And if it stopped, what is added since is less than this part of the growth before.
 const STOPPED_GROWTH: f64 = 0.3;
-/// A rate above this part of the earlier one has gone on.
+/// A rate below this part of the earlier one fell by more than rows dealt anew to two workers explain.
 const KEPT_RATE: f64 = 0.4;
 /// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
 pub(super) const EPOCH_MARGIN: f64 = 0.10;
@@ -34,8 +39,8 @@ const STARTED: f64 = 0.05;
 /// What is known besides the curve, in places of the curve.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation {
-    /// End of the first epoch, where it is known; may lie beyond 1.
-    pub epoch_end: Option<f64>,
+    /// The first epoch, where it is known; its end may lie beyond 1.
+    pub epoch: Option<Epoch>,
     /// Where rows began to be seen; 0 or a little less.
     pub origin: f64,
     /// Place from which on a fill and a leak differ.
@@ -46,6 +51,14 @@ pub struct Situation {
     pub spacing: f64,
     /// Standard deviation of the points around the best explanation.
     pub scatter: f64,
+    /// Standard error of a line's rise over the curve, for as many independent points as the curve is worth.
+    pub error: f64,
+    /// The part of the run that the curve covers; less than 1 after growth that has settled.
+    pub share: f64,
+    /// Bytes of growth that had settled before the curve begins.
+    pub risen: f64,
+    /// Whether the curve's range hides more than its noise does: then what came after the growth is still to be studied.
+    pub forgiving: bool,
     /// Whether places are seconds: then nothing but the curve tells where start-up ends.
     pub timed: bool,
 }
@@ -75,6 +88,8 @@ const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
 const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
 /// Growth that goes on, and nothing says for how long.
 pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
+/// Growth that slows down as caches do whose rows are dealt anew.
+const DEALT: Outlook = Outlook { steady: 0.0, warming: 0.7, leak: 0.3, ..STEADY };
 
 impl Outlook {
     /// Adds `other`, weighted.
@@ -87,6 +102,27 @@ impl Outlook {
         self.warming += weight * other.warming;
     }
 
+    /// What `self` and `other` mean together, if `other` is right with the given probability.
+    fn or(&self, other: &Self, probability: f64) -> Self {
+        let mut both = Self { steady: 0.0, ..STEADY };
+        both.add(self, 1.0 - probability);
+        both.add(other, probability);
+        both
+    }
+
+    /// What becomes of growth that has ended if `later` is the outlook of what came after it.
+    pub fn followed_by(&self, later: &Self) -> Self {
+        let (ended, still) = (self.warm_up + self.fill, later.bounded());
+        Self {
+            steady: self.steady,
+            warm_up: self.warm_up * still,
+            fill: self.fill * still,
+            leak: self.leak + ended * later.leak,
+            filling: self.filling + ended * later.filling,
+            warming: self.warming + ended * later.warming,
+        }
+    }
+
     /// Probability that growth has ended, or never was.
     pub fn bounded(&self) -> f64 {
         self.steady + self.warm_up + self.fill
@@ -95,101 +131,188 @@ impl Outlook {
 
 /// What `fit` means for the ending.
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
-    let material = material(curve).max(situation.scatter * SCATTER);
+    let slight = thresholds(curve, 1.0, situation).0;
+    let real = |rise: f64, share: f64| real(rise, share, curve, situation);
     let [_, b, c] = fit.coefficients;
-    if fit.rise() < material && !ends_rising(fit, material) {
-        return STEADY;
-    }
-    match fit.shape {
+    let meant = match fit.shape {
         Shape::Level => STEADY,
-        Shape::Line => endless(situation, situation.origin, 1.0),
-        Shape::Saturating { tau } => saturating(tau, b, material),
+        Shape::Line => going_on(curve, situation),
+        Shape::Saturating { tau } => saturating(tau, b, slight, situation),
         Shape::SaturatingLine { tau } => {
-            if c < material || c < STOPPED * (b + c) {
-                saturating(tau, b, material)
-            } else if b < 0.0 {
-                endless(situation, tau, 1.0)
-            } else if keeps_pace(curve, 3.0 * tau, situation) {
-                endless(situation, 3.0 * tau, 1.0)
-            } else {
-                WARM_UP_OR_LEAK
-            }
+            let over = OVER * tau;
+            let on = match c {
+                _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
+                _ if b < 0.0 => endless(situation, tau, 1.0),
+                _ if keeps_pace(curve, over, situation) => endless(situation, over, 1.0 - over),
+                _ => WARM_UP_OR_LEAK,
+            };
+            saturating(tau, b, slight, situation).or(&on, real(c, 1.0))
         }
         Shape::Hyperbola { tau } => {
             let to_come = tau / (1.0 + tau);
-            if to_come < SETTLED || b * to_come < material { WARM_UP } else { WARM_UP_OR_LEAK }
+            ceiling_ahead(to_come, b, slight, situation)
         }
         Shape::Logarithm { tau } => {
             let end_rate = b / (1.0 + tau);
             if end_rate < SETTLED * fit.rise() { WARM_UP } else { WARM_UP_OR_LEAK }
         }
-        Shape::Hinge { knee, .. } => stopped_at(knee, b, situation),
+        Shape::Hinge { knee, .. } => stopped_at(knee, b, curve, situation),
         Shape::TwoRates { knee, .. } => {
             let (before, after) = (b * knee, c * (1.0 - knee));
-            if after < material || (c < STOPPED * b && after < STOPPED_GROWTH * before) {
-                stopped_at(knee, b, situation)
-            } else if before < material {
+            let on = if situation.forgiving && c < STOPPED * b && after < STOPPED_GROWTH * before {
+                stopped_at(knee, b, curve, situation)
+            } else if before < slight {
                 late(knee, situation)
-            } else if c > KEPT_RATE * b {
-                endless(situation, situation.origin, 1.0)
-            } else if keeps_pace(curve, knee, situation) {
-                endless(situation, knee, 1.0 - knee)
             } else {
-                WARM_UP_OR_LEAK
-            }
+                slowed(knee, c / b, curve, situation)
+            };
+            // At this rate growth has not stopped, however little it had time for.
+            let kept = c > KEPT_RATE * b;
+            stopped_at(knee, b, curve, situation).or(&on, if kept { 1.0 } else { real(after, 1.0 - knee) })
+        }
+        Shape::Dealt { epoch, kept } => {
+            let to_come = kept.powf(epoch.passed(1.0));
+            if to_come < SETTLED || b * to_come / (1.0 - kept) < slight { WARM_UP } else { DEALT }
         }
         Shape::LateLine { knee } => late(knee, situation),
         Shape::Jump { at } => jumped(at, situation),
-        Shape::Stairs(ref stairs) => climbing(stairs, material, situation),
-    }
+        Shape::Stairs(ref stairs) => climbing(stairs, slight, situation),
+    };
+    let (end_rise, share) = end_rise(fit);
+    let whole = if let Shape::LateLine { knee } = fit.shape { 1.0 - knee } else { 1.0 };
+    STEADY.or(&meant, real(fit.rise(), whole).max(real(end_rise, share)))
 }
 
 /// Growth over a whole run that would matter.
 pub(super) fn material(curve: &Curve) -> f64 {
+    material_at(curve, (MATERIAL.1, MATERIAL_BYTES.1))
+}
+
+/// Growth that may matter, and growth that does.
+fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> (f64, f64) {
+    let (parts, bytes) = if situation.share < 1.0 {
+        (MATERIAL_AFTER, MATERIAL_BYTES_AFTER)
+    } else {
+        (MATERIAL, MATERIAL_BYTES)
+    };
+    // A short part has fewer points.
+    let error = situation.error / share.max(situation.spacing).sqrt();
+    let at = |part, bytes, errors: f64| material_at(curve, (part, bytes)).max(errors * error);
+    (at(parts.0, bytes.0, CHANCE.0), at(parts.1, bytes.1, CHANCE.1))
+}
+
+fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
     /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
-    const OF_PEAKS: f64 = 0.25;
-    (MATERIAL * curve.level).max(MATERIAL_BYTES).max(OF_PEAKS * curve.peak_height)
+    const OF_TEETH: f64 = 0.25;
+    /// The floor beside a spike is plain to see.
+    const OF_SPIKES: f64 = 0.05;
+    let of_peaks = match curve.returning {
+        Some((Returning::Sawtooth, _)) => OF_TEETH,
+        _ => OF_SPIKES,
+    };
+    (part * curve.level).max(bytes).max(of_peaks * curve.peak_height)
+}
+
+/// How likely a rise over a part of the curve is growth, and not the drift of a healthy run or chance.
+fn real(rise: f64, share: f64, curve: &Curve, situation: &Situation) -> f64 {
+    let (slight, material) = thresholds(curve, share, situation);
+    ((rise - slight) / (material - slight).max(1.0)).clamp(0.0, 1.0)
+}
+
+/// A straight line to the end.
+fn going_on(curve: &Curve, situation: &Situation) -> Outlook {
+    if situation.share < 1.0 && !keeps_pace(curve, 0.0, situation) {
+        return WARM_UP_OR_LEAK;
+    }
+    endless(situation, situation.origin, 1.0)
+}
+
+/// Growth that goes on since `knee`, at `part` of the rate before.
+fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook {
+    /// A rate above this part of the earlier one is the same.
+    const SAME: f64 = 0.93;
+    if part > SAME {
+        return endless(situation, situation.origin, 1.0);
+    }
+    // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next they look the same.
+    let epochs_since = situation.epoch.map(|epoch| epoch.passed(1.0) - epoch.passed(knee));
+    let one_more = epochs_since.is_some_and(|epochs| epochs > 1.0 + EPOCH_MARGIN);
+    if (part < KEPT_RATE || one_more) && keeps_pace(curve, knee, situation) {
+        endless(situation, knee, 1.0 - knee)
+    } else {
+        WARM_UP_OR_LEAK
+    }
+}
+
+/// The rate of a stretch of the curve, with its standard error.
+fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> (f64, f64) {
+    let (x, y) = (&curve.x[stretch.clone()], &curve.y[stretch]);
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (mean_x, mean_y) = (mean(x), mean(y));
+    let spread: f64 = x.iter().map(|x| (x - mean_x).powi(2)).sum();
+    let together: f64 = x.iter().zip(y).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    // Points that resemble their neighbours count for fewer.
+    let scatter = situation.error * (curve.x.len() as f64 / 12.0).sqrt();
+    (together / spread.max(f64::MIN_POSITIVE), scatter / spread.max(f64::MIN_POSITIVE).sqrt())
 }
 
 /// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.
 fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
-    /// The later half must grow at this part of the earlier half's rate.
+    /// The later half must grow at this part of the earlier half's rate ...
     const PACE: f64 = 0.8;
+    /// ... which must be known to this part of itself.
+    const KNOWN: f64 = 0.5;
     /// Points that a rate is read from.
     const LEAST: usize = 4;
     let start = curve.x.partition_point(|x| *x < from.min(1.0));
     let half = start + (curve.x.len() - start) / 2;
     if half - start < LEAST {
-        return true;
+        return false;
     }
-    let rate = |range: std::ops::Range<usize>| {
-        let (x, y) = (&curve.x[range.clone()], &curve.y[range]);
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let (mean_x, mean_y) = (mean(x), mean(y));
-        let spread: f64 = x.iter().map(|x| (x - mean_x).powi(2)).sum();
-        let together: f64 = x.iter().zip(y).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
-        (together / spread.max(f64::MIN_POSITIVE), situation.scatter / spread.max(f64::MIN_POSITIVE).sqrt())
-    };
-    let ((earlier, _), (later, error)) = (rate(start..half), rate(half..curve.x.len()));
-    later + 2.0 * error >= PACE * earlier
+    let ((earlier, _), (later, error)) =
+        (rate(curve, start..half, situation), rate(curve, half..curve.x.len(), situation));
+    error < KNOWN * earlier.max(later) && later + 2.0 * error >= PACE * earlier
 }
 
-/// Whether a curve that is no higher at its end than at its start grows there all the same.
-fn ends_rising(fit: &Fit, material: f64) -> bool {
+/// Whether a rate that ended at `knee` is plainly not kept since.
+fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> bool {
+    /// Points that a rate is read from.
+    const LEAST: usize = 3;
+    let start = curve.x.partition_point(|x| *x < knee);
+    if curve.x.len() - start < LEAST {
+        return false;
+    }
+    let (since, error) = rate(curve, start..curve.x.len(), situation);
+    since + 2.0 * error < KEPT_RATE * before
+}
+
+/// The rise at the end of a curve, which may be no higher there than at its start, and the part of the curve that it took.
+fn end_rise(fit: &Fit) -> (f64, f64) {
+    let [_, _, c] = fit.coefficients;
     match fit.shape {
-        Shape::TwoRates { knee, .. } => fit.coefficients[2] * (1.0 - knee) > material,
-        Shape::SaturatingLine { .. } => fit.coefficients[2] > material,
-        _ => false,
+        Shape::TwoRates { knee, .. } => (c * (1.0 - knee), 1.0 - knee),
+        Shape::SaturatingLine { .. } => (c, 1.0),
+        _ => (0.0, 1.0),
     }
 }
 
-fn saturating(tau: f64, amplitude: f64, material: f64) -> Outlook {
-    let to_come = (-1.0 / tau).exp();
-    if to_come < SETTLED || amplitude * to_come < material { WARM_UP } else { WARM_UP_OR_LEAK }
+fn saturating(tau: f64, amplitude: f64, slight: f64, situation: &Situation) -> Outlook {
+    ceiling_ahead((-1.0 / tau).exp(), amplitude, slight, situation)
+}
+
+/// Growth towards a ceiling, of which the given part is still to come.
+fn ceiling_ahead(to_come: f64, amplitude: f64, slight: f64, situation: &Situation) -> Outlook {
+    /// A curve that has done this part of the way has bent plainly.
+    const BENT: f64 = 0.4;
+    /// The end of a warm-up is still to come if it is less than this part of the growth before.
+    const REST: f64 = 0.1;
+    let bytes = amplitude * to_come;
+    let last_of_it = to_come < BENT && bytes < REST * situation.risen;
+    if to_come < SETTLED || bytes < slight || last_of_it { WARM_UP } else { WARM_UP_OR_LEAK }
 }
 
 /// Growth at a constant rate up to `knee`, and none since.
-fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
+fn stopped_at(knee: f64, rate: f64, curve: &Curve, situation: &Situation) -> Outlook {
     /// Without growth for this part of the time that growth took, it has stopped.
     const REST: f64 = 0.10;
     if rate <= 0.0 || (situation.timed && knee < STARTED) {
@@ -198,13 +321,17 @@ fn stopped_at(knee: f64, rate: f64, situation: &Situation) -> Outlook {
     if 1.0 - knee < (REST * (knee - situation.origin)).max(2.0 * situation.spacing) {
         return endless(situation, situation.origin, 1.0);
     }
-    match situation.epoch_end {
+    if !has_stopped(curve, knee, rate, situation) {
+        return WARM_UP_OR_LEAK;
+    }
+    match situation.epoch.map(|epoch| epoch.end) {
         Some(epoch_end) => {
             // Rows per step vary, and so does what a row costs: the knee need not be sharp.
             let tolerance = 0.12 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
             if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
         }
-        None => Outlook { steady: 0.0, fill: 0.6, warm_up: 0.4, ..STEADY },
+        // It levelled off. That rows were the reason takes an epoch to say.
+        None => WARM_UP,
     }
 }
 
@@ -214,34 +341,42 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     const RIPPLE: f64 = 0.25;
     /// Fewer equal jumps than this may be chance.
     const REGULAR: usize = 4;
+    /// Points without which a jump may be a peak.
+    const SEEN: f64 = 3.5;
     /// With less than this part of the climb in the second half, it is coming to its end.
     const EARLY: f64 = 0.3;
+    /// A buffer's first jump is an eighth of its fourth.
+    const NOTICED: f64 = 0.1;
     let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
+    let gaps_above = |part: f64| -> Vec<f64> {
+        let above = stairs.jumps().filter(|(_, height)| *height > part * highest);
+        let places: Vec<f64> = above.map(|(place, _)| place).collect();
+        places.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    };
     let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
-    let places: Vec<f64> =
-        stairs.jumps().filter(|(_, height)| *height > RIPPLE * highest).map(|(place, _)| place).collect();
-    let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let gaps = gaps_above(RIPPLE);
     let widest = gaps.iter().copied().fold(0.0, f64::max);
     let narrowest = gaps.iter().copied().fold(1.0, f64::min);
-    let level_since = 1.0 - stairs.level_from(material);
-    if !falls && places.len() >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
+    let level_since = 1.0 - stairs.level_from(material.min(highest / 2.0));
+    if !falls && gaps.len() + 1 >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
         return endless(situation, situation.origin, 1.0);
     }
     // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
     let late: f64 = stairs.jumps().filter(|(place, _)| *place > 0.5).map(|(_, height)| height).sum();
     let climbed: f64 = stairs.jumps().map(|(_, height)| height).sum();
-    let ever_rarer = gaps.windows(2).all(|pair| pair[1] > 1.3 * pair[0]) || late < EARLY * climbed;
-    if level_since > 0.3 || level_since > 1.5 * widest || (ever_rarer && level_since > 0.1) {
-        WARM_UP
-    } else {
-        WARM_UP_OR_LEAK
-    }
+    let late_is_small = late < EARLY * climbed;
+    // A buffer that doubles does so after twice the time.
+    let gaps = gaps_above(NOTICED);
+    let ever_rarer = !falls && gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > 1.5 * pair[0]);
+    let settled = level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1);
+    if settled || (ever_rarer && level_since > SEEN * situation.spacing) { WARM_UP } else { WARM_UP_OR_LEAK }
 }
 
 /// Growth at a constant rate since `start` that goes on.
 fn endless(situation: &Situation, start: f64, shown: f64) -> Outlook {
     /// A rate that changed must have been seen for this part of the run.
     const SHOWN: f64 = 0.2;
+    let shown = shown * situation.share;
     match situation.decidable {
         Some(decidable) if 1.0 < decidable => FILL_OR_LEAK,
         Some(_) if shown < SHOWN => WARM_UP_OR_LEAK,

@@ -5,10 +5,11 @@
 
 use super::{
     curve::{Axis, Curve, median},
-    fit::{self, Fit},
+    fit::{self, Epoch, Fit},
+    forecast::settled_place,
     outlook::{self, Outlook, Situation},
     series::{Bin, Series},
-    weigh::{self, Weighed},
+    weigh::{self, Weighed, Weighing},
 };
 use crate::{RunFacts, Verdict};
 
@@ -50,6 +51,17 @@ impl Standstill {
     }
 }
 
+/// A run, and what is known of it.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    series: &'a Series,
+    axis: Axis,
+    facts: &'a RunFacts,
+    epoch_steps: Option<f64>,
+    /// Axis values at which its curve begins and ends.
+    span: (f64, f64),
+}
+
 /// A run with its explanations.
 pub struct Study<'a> {
     /// The run's bins.
@@ -74,42 +86,83 @@ pub struct Study<'a> {
     pub outlook: Outlook,
     /// What follows.
     pub verdict: Verdict,
+    /// The growth that had settled before the part of the run that is studied, where that is not the whole.
+    pub before: Option<Settled>,
+}
+
+/// Growth that has settled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settled {
+    /// Axis values at which it began and ended.
+    pub span: (f64, f64),
+    /// Bytes then.
+    pub bytes: (f64, f64),
 }
 
 impl<'a> Study<'a> {
     /// Studies a run; `None` when there is no curve to speak of.
+    ///
+    /// Growth of gigabytes hides megabytes, for misfits that are small against a curve's range are forgiven. So what came
+    /// after growth that has settled is studied by itself, and decides whether that was the end of it.
     pub fn of(
         series: &'a Series,
         axis: Axis,
         facts: &'a RunFacts,
         seen_epoch_steps: Option<f64>,
     ) -> Option<Self> {
+        /// After a warm-up came a fill, after the fill a leak: more need not be told apart.
+        const PARTS: usize = 4;
         let curve = Curve::new(series.complete_bins(), axis)?;
         let epoch_steps = facts.epoch_steps().or(seen_epoch_steps).filter(|_| axis == Axis::Steps);
+        let run = Run { series, axis, facts, epoch_steps, span: curve.span };
+        let start = curve.y[0];
+        let mut whole = Self::over(&run, curve, 0.0);
+        let mut rest = whole.after_growth();
+        for _ in 1..PARTS {
+            let Some(curve) = rest else { break };
+            let risen = curve.y[0] - start;
+            let mut later = Self::over(&run, curve, risen);
+            rest = later.after_growth();
+            let outlook = whole.outlook.followed_by(&later.outlook);
+            whole.decide(outlook);
+            if whole.verdict == Verdict::Undecided || whole.verdict == Verdict::Leak {
+                later.before = Some(whole.until(later.curve.span.0));
+                later.decide(outlook);
+                return Some(later);
+            }
+        }
+        Some(whole)
+    }
+
+    /// Studies a part of a run, before which memory had risen by so much.
+    fn over(run: &Run<'a>, curve: Curve, risen: f64) -> Self {
+        let Run { series, axis, facts, epoch_steps, span } = *run;
         let origin = origin(series, axis);
         let end_of = |epochs: f64| epoch_steps.map(|steps| curve.place(origin + epochs * steps));
-        let epoch_end = end_of(1.0);
-        let weighed = weigh::weigh(fit::explanations(&curve, epoch_end), &curve);
+        let epoch = end_of(1.0).map(|end| Epoch { start: curve.place(origin), end });
+        let Weighing { explanations: weighed, effective } =
+            weigh::weigh(fit::explanations(&curve, epoch), &curve);
+        let scatter = weigh::scatter(&weighed[0].fit, &curve);
         let situation = Situation {
-            epoch_end,
+            epoch,
             origin: curve.place(origin),
             decidable: end_of(1.0 + outlook::EPOCH_MARGIN),
-            unknown_fill: unknown_fill(curve.length(), axis),
+            unknown_fill: unknown_fill(span.1 - span.0, axis),
             spacing: 1.0 / (curve.x.len() - 1) as f64,
-            scatter: weigh::scatter(&weighed[0].fit, &curve),
+            scatter,
+            error: scatter * (12.0 / effective).sqrt(),
+            share: curve.length() / (span.1 - span.0),
+            risen,
+            forgiving: weigh::forgives(&curve),
             timed: axis == Axis::Seconds,
         };
         let mut outlook = Outlook::default();
         for explanation in &weighed {
             outlook.add(&outlook::outlook(&explanation.fit, &curve, &situation), explanation.probability);
         }
-        let standstill = Standstill::at_end(series, axis, outlook::material(&curve))
-            .filter(|_| outlook.bounded() >= SURE_OF_BOUND);
-        if standstill.is_some() {
-            outlook = outlook::WARM_UP_OR_LEAK;
-        }
-        let verdict = if series.distinct_x() < LEAST_PLACES { Verdict::Undecided } else { decide(&outlook) };
-        Some(Self {
+        let standstill = Standstill::at_end(series, axis, outlook::material(&curve));
+        let verdict = Verdict::Undecided;
+        let mut study = Self {
             series,
             axis,
             facts,
@@ -121,7 +174,38 @@ impl<'a> Study<'a> {
             standstill,
             outlook,
             verdict,
-        })
+            before: None,
+        };
+        study.decide(outlook);
+        study
+    }
+
+    /// Takes an outlook for the run's, and what follows from it for the verdict.
+    fn decide(&mut self, outlook: Outlook) {
+        self.standstill = self.standstill.filter(|_| outlook.bounded() >= SURE_OF_BOUND);
+        self.outlook = if self.standstill.is_some() { outlook::WARM_UP_OR_LEAK } else { outlook };
+        let decidable = self.series.distinct_x() >= LEAST_PLACES;
+        self.verdict = if decidable { decide(&self.outlook) } else { Verdict::Undecided };
+    }
+
+    /// What came after growth had settled, if it did.
+    fn after_growth(&self) -> Option<Curve> {
+        let part: fn(&Outlook) -> f64 = match self.verdict {
+            Verdict::WarmUp => |outlook| outlook.warm_up,
+            Verdict::Fill => |outlook| outlook.fill,
+            _ => return None,
+        };
+        if !self.situation.forgiving {
+            return None;
+        }
+        self.curve.after(settled_place(self.explanation(part), 0.85, self))
+    }
+
+    /// What the curve did up to an axis value.
+    fn until(&self, end: f64) -> Settled {
+        let curve = &self.curve;
+        let last = curve.x.partition_point(|x| curve.axis(*x) < end).min(curve.y.len() - 1);
+        Settled { span: (curve.span.0, end), bytes: (curve.y[0], curve.y[last]) }
     }
 
     /// The most likely explanation that means `part` of the outlook; the most likely of all if none does.

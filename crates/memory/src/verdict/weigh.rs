@@ -24,8 +24,17 @@ pub struct Weighed {
     pub probability: f64,
 }
 
-/// Weighs all explanations of a curve, the most likely first.
-pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Vec<Weighed> {
+/// All explanations of a curve.
+#[derive(Debug, Clone)]
+pub struct Weighing {
+    /// The explanations, the most likely first; never empty.
+    pub explanations: Vec<Weighed>,
+    /// How many independent points the curve is worth.
+    pub effective: f64,
+}
+
+/// Weighs all explanations of a curve.
+pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Weighing {
     let floor = (MISFIT * range(&curve.y)).powi(2) + (curve.noise * 0.1).powi(2);
     let trust: f64 = curve.weight.iter().sum();
     let points = curve.x.len() as f64;
@@ -45,13 +54,13 @@ pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Vec<Weighed> {
     let criteria: Vec<f64> = fits.iter().map(|fit| criterion(fit, effective)).collect();
     let least = criteria.iter().copied().fold(f64::INFINITY, f64::min);
     let total: f64 = criteria.iter().map(|criterion| (-(criterion - least) / 2.0).exp()).sum();
-    let mut weighed: Vec<Weighed> = fits
+    let mut explanations: Vec<Weighed> = fits
         .into_iter()
         .zip(criteria)
         .map(|(fit, criterion)| Weighed { fit, probability: (-(criterion - least) / 2.0).exp() / total })
         .collect();
-    weighed.sort_by(|a, b| b.probability.total_cmp(&a.probability));
-    weighed
+    explanations.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    Weighing { explanations, effective }
 }
 
 /// How many independent points the curve is worth, from the correlation of neighbouring residuals.
@@ -70,6 +79,13 @@ fn effective_points(fit: &Fit, curve: &Curve, floor: f64) -> f64 {
     // Few points show less correlation than there is.
     let correlation = (correlation + (1.0 + 4.0 * correlation) / points).clamp(0.0, 0.95);
     (points * (1.0 - correlation) / (1.0 + correlation)).max(points.min(MIN_EFFECTIVE))
+}
+
+/// Whether a curve moves so far that what is forgiven on it may hide more than its noise.
+pub fn forgives(curve: &Curve) -> bool {
+    let (low, high) =
+        curve.y.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(*y), high.max(*y)));
+    MISFIT * (high - low) > curve.noise
 }
 
 /// Standard deviation of the points around a fit.

@@ -5,7 +5,7 @@
 use super::{
     curve::{Axis, Returning},
     fit::Shape,
-    forecast::settled_place,
+    forecast::{SETTLED, settled_place},
     mechanism::Growth,
     study::{LEAST_PLACES, Study},
 };
@@ -91,7 +91,7 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
             let fit = study.explanation(|outlook| {
                 if assessment.verdict == Verdict::Fill { outlook.fill } else { outlook.warm_up }
             });
-            let settled = settled_place(fit, study);
+            let settled = settled_place(fit, SETTLED, study);
             let since = curve.length() * (1.0 - settled);
             let unit = if study.axis == Axis::Steps { "steps" } else { "seconds" };
             Some(format!(
@@ -172,6 +172,7 @@ fn describe(shape: &Shape) -> String {
             "one rate up to the end of the epoch and another after it".to_owned()
         }
         Shape::TwoRates { .. } => "one rate, then another".to_owned(),
+        Shape::Dealt { .. } => "a rate that falls from epoch to epoch".to_owned(),
         Shape::LateLine { .. } => "a level, then a straight line".to_owned(),
         Shape::Jump { .. } => "one jump between two levels".to_owned(),
         Shape::Stairs(stairs) => format!("{} jumps between levels", stairs.jumps().count()),

@@ -3,11 +3,22 @@
 //! A seed comes in, one trace of every family goes out: its size, noise, logging interval, start-up, exit sample
 //! and what is known of the run vary with the seed. The shapes are those of real runs; no trace is kept as a file.
 
+mod creeping;
+mod jumps;
+mod levelling;
 mod shapes;
+mod sharing;
 
 use garden_memory::{RunFacts, Sample, Verdict};
-pub use shapes::all;
 use std::f64::consts::PI;
+
+/// Makes one trace of a family.
+pub type Shape = fn(u64) -> Made;
+
+/// Every family.
+pub fn all() -> Vec<Shape> {
+    [shapes::all(), creeping::all(), jumps::all(), sharing::all(), levelling::all()].concat()
+}
 
 /// Verdicts that are right.
 pub type Accepted = &'static [Verdict];
@@ -18,6 +29,20 @@ pub struct Made {
     pub facts: RunFacts,
     pub samples: Vec<Sample>,
     pub accepted: Accepted,
+}
+
+impl Made {
+    /// Whether a verdict is worse than a missed one: a leak called calm, or a bounded curve called a leak.
+    #[allow(dead_code, reason = "only the test that counts them asks")]
+    pub fn is_hard_error(&self, verdict: Verdict) -> bool {
+        let accepts = |verdict: &Verdict| self.accepted.contains(verdict);
+        let calm = [Verdict::Steady, Verdict::WarmUp, Verdict::Fill];
+        match verdict {
+            Verdict::Leak => !accepts(&Verdict::Leak),
+            Verdict::Undecided => false,
+            _ => accepts(&Verdict::Leak) && !calm.iter().any(accepts),
+        }
+    }
 }
 
 /// A small generator of random numbers (splitmix64), the same on every machine.

@@ -89,8 +89,15 @@ pub enum Answer {
 pub struct Assessment {
     /// The kind of growth.
     pub verdict: Verdict,
-    /// Confidence in the verdict, 0 to 1.
+    /// What the verdict means for this run, in half a sentence.
+    pub meaning: &'static str,
+    /// Probability of the ending that the verdict names, 0 to 1: of no further growth for `steady`, `warm-up` and `fill`, of growth
+    /// without end for `leak`. For `undecided`: one minus the probability of the likeliest ending.
     pub confidence: f64,
+    /// Probability that memory has stopped growing, or will by itself, 0 to 1.
+    pub will_stop: f64,
+    /// Probability that it grows without end; both sum to 1.
+    pub will_go_on: f64,
     /// Bytes per optimizer step while growing.
     pub growth_per_step: Option<f64>,
     /// Bytes per dataset row while growing.
@@ -114,6 +121,23 @@ pub struct Assessment {
 }
 
 impl Assessment {
+    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`.
+    pub fn ending(&self) -> String {
+        let percent = |probability: f64| format!("{:.0} %", probability * 100.0);
+        match self.verdict {
+            Verdict::Steady => format!("will stay level: {}", percent(self.confidence)),
+            Verdict::WarmUp | Verdict::Fill => {
+                format!("has stopped growing: {}", percent(self.confidence))
+            }
+            Verdict::Leak => format!("will go on growing: {}", percent(self.confidence)),
+            Verdict::Undecided => format!(
+                "will stop growing: {}, will go on growing: {}",
+                percent(self.will_stop),
+                percent(self.will_go_on)
+            ),
+        }
+    }
+
     /// What it comes down to against a limit in bytes.
     pub fn answer(&self, limit: Option<u64>) -> Answer {
         let exceeds = |plateau: &Plateau| limit.is_some_and(|limit| plateau.bytes > limit);

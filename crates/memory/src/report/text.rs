@@ -43,11 +43,7 @@ fn headline(out: &mut String, run: &Run, style: Style) {
     let assessment = &run.assessment;
     let verdict = assessment.verdict.name().to_uppercase();
     let verdict = paint(&verdict, colour(assessment.verdict), style);
-    let sure = match assessment.verdict {
-        Verdict::Undecided => String::new(),
-        _ => format!(" ({:.0} % sure)", assessment.confidence * 100.0),
-    };
-    let _ = writeln!(out, "{}: {verdict}, {}{sure}\n", run.name, assessment.verdict.meaning());
+    let _ = writeln!(out, "{}: {verdict}, {} ({})\n", run.name, assessment.meaning, assessment.ending());
 }
 
 fn colour(verdict: Verdict) -> &'static str {
@@ -172,22 +168,27 @@ fn numbers(out: &mut String, run: &Run) {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "  {name:<10}{value}");
     };
+    // What has stopped grew; what goes on grows.
+    let growth = match assessment.verdict {
+        Verdict::WarmUp | Verdict::Fill => "grew by",
+        _ => "grows by",
+    };
     if let Some(rate) = assessment.growth_per_step {
         let sample = assessment
             .growth_per_sample
             .map_or(String::new(), |rate| format!(" ({} per sample)", bytes(rate)));
-        row("growth", format!("+{} per step{sample}", bytes(rate)));
+        row(growth, format!("{} per step{sample}", bytes(rate)));
     }
     if let Some(rate) = assessment.growth_per_minute {
         row(
-            if assessment.growth_per_step.is_some() { "" } else { "growth" },
-            format!("+{} per minute", bytes(rate)),
+            if assessment.growth_per_step.is_some() { "" } else { growth },
+            format!("{} per minute", bytes(rate)),
         );
     }
     if let Some(plateau) = &assessment.plateau {
         row(
             if assessment.verdict == Verdict::Steady { "level" } else { "plateau" },
-            describe_plateau(plateau),
+            format!("{}{}", describe_plateau(plateau), resident(run)),
         );
     }
     if let Some(exhaustion) = &assessment.exhaustion {
@@ -200,6 +201,17 @@ fn numbers(out: &mut String, run: &Run) {
         let parts = [Some(mechanism.memory), mechanism.place, mechanism.pattern];
         row("memory", parts.into_iter().flatten().collect::<Vec<_>>().join(", "));
     }
+}
+
+/// The resident memory at the end, where mapped files make it more than what the verdict is about.
+fn resident(run: &Run) -> String {
+    /// A difference below this part is not worth a word.
+    const WORTH_NAMING: f64 = 0.02;
+    let last = run.analyst.trail().run.last().map(Bin::mean);
+    let more = last.filter(|kinds| kinds.rss - kinds.owned > WORTH_NAMING * kinds.owned);
+    more.map_or(String::new(), |kinds| {
+        format!("; {} resident, files it has mapped included", bytes(kinds.rss))
+    })
 }
 
 fn describe_plateau(plateau: &Plateau) -> String {

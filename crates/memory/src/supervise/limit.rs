@@ -130,7 +130,10 @@ mod tests {
     fn assessment(verdict: Verdict, seconds: Option<f64>, plateau: Option<u64>) -> Assessment {
         Assessment {
             verdict,
+            meaning: verdict.meaning(),
             confidence: 0.95,
+            will_stop: 0.05,
+            will_go_on: 0.95,
             growth_per_step: None,
             growth_per_sample: None,
             growth_per_minute: None,

@@ -1,6 +1,6 @@
 //! What to do next, for each verdict and the place where growth sits.
 
-use super::{study::Study, words::size};
+use super::{Axis, fit::Shape, study::Study, words::size};
 use crate::{Assessment, ByteSize, Verdict};
 
 /// Sentences a person can act on, the most useful first.
@@ -37,6 +37,16 @@ fn warm_up(study: &Study, assessment: &Assessment) -> Vec<String> {
         "Pools, caches per input shape, optimizer state and allocator arenas grow like this and then stop; a restart brings it back."
             .into(),
     );
+    let levelled = matches!(
+        study.explanation(|outlook| outlook.warm_up).shape,
+        Shape::Hinge { .. } | Shape::TwoRates { .. }
+    );
+    if levelled && study.epoch_steps.is_none() && study.axis == Axis::Steps {
+        advice.push(
+            "With the length of the epoch (--dataset-size N --samples-per-step K) it can be told whether growth ended with the first epoch, as it does where rows are kept."
+                .into(),
+        );
+    }
     advice.push("To lower the ceiling: fewer distinct shapes (pad to buckets), MALLOC_ARENA_MAX=2, fewer loader workers.".into());
     advice
 }
@@ -104,6 +114,12 @@ fn undecided(study: &Study, assessment: &Assessment) -> Vec<String> {
     let mut advice = Vec::new();
     if study.epoch_steps.is_none() && study.outlook.filling > 0.0 {
         advice.push("Tell the length of the epoch (--dataset-size N --samples-per-step K): a fill ends with the first epoch, a leak does not.".into());
+    }
+    if in_workers(assessment) || matches!(study.weighed[0].fit.shape, Shape::Dealt { .. }) {
+        advice.push(
+            "Workers that cache rows do this: dealt other rows in every epoch, each comes to keep all of them, and growth ends after a few epochs at up to one copy per worker."
+                .into(),
+        );
     }
     match assessment.decidable_at_step {
         Some(step) => advice.push(format!("Look again from step {step} on.")),

@@ -30,6 +30,9 @@ pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
         }
         Verdict::WarmUp => {
             let fit = study.explanation(|outlook| outlook.warm_up);
+            if matches!(fit.shape, Shape::Jump { .. } | Shape::Stairs(_)) {
+                return None;
+            }
             let settled = settled_place(fit, SETTLED, study);
             (fit.at(settled) - fit.at(0.0)) / settled
         }
@@ -193,13 +196,26 @@ pub(super) fn settled_place(fit: &Fit, part: f64, study: &Study) -> f64 {
                 _ => *knee,
             }
         }
-        Shape::Jump { at } => *at,
-        Shape::Stairs(stairs) => stairs.level_from(study.material()),
+        Shape::Jump { at } => jump_place(fit, *at, study),
+        Shape::Stairs(stairs) => jump_place(fit, stairs.level_from(study.material()), study),
         _ => {
             let reached = |place: f64| fit.at(place) - fit.at(0.0) >= part * fit.rise();
             (1..=100).map(|i| f64::from(i) / 100.0).find(|place| reached(*place)).unwrap_or(1.0)
         }
     }
+}
+
+/// The place of the first reading after a jump: points are medians of several readings, so a fit knows it less well.
+pub(super) fn jump_place(fit: &Fit, at: f64, study: &Study) -> f64 {
+    let reach = 2.0 * study.situation.spacing;
+    let (before, after) = (fit.at(at - reach / 4.0), fit.at(at + reach / 4.0));
+    let past = |low: f64| (low - before).abs() > (low - after).abs();
+    let bins = study.series.complete_bins();
+    let places = bins.iter().map(|bin| (study.curve.place(bin.x.0), bin.low));
+    places
+        .filter(|(place, _)| (place - at).abs() < reach)
+        .find(|(_, low)| past(*low))
+        .map_or(at, |(place, _)| place)
 }
 
 /// Median of the kept memory from a place on.

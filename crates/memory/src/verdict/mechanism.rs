@@ -87,6 +87,21 @@ fn place(growth: &Growth) -> Option<&'static str> {
     Some(if workers > growth.kinds.main_rss { "workers" } else { "parent" })
 }
 
+/// What the verdict means for this run, in half a sentence.
+pub fn meaning(study: &Study) -> &'static str {
+    let risen = study.curve.y[study.curve.y.len() - 1] > study.curve.y[0];
+    match (study.verdict, &study.explanation(|outlook| outlook.warm_up).shape) {
+        (Verdict::WarmUp, _) if !risen => "fell, then levelled off",
+        (Verdict::WarmUp, Shape::Stairs(_)) => "grew in jumps, then levelled off",
+        (Verdict::WarmUp, Shape::Jump { .. }) => "grew in one jump, then levelled off",
+        (Verdict::WarmUp, Shape::Hinge { .. } | Shape::TwoRates { .. }) => {
+            "grew at a constant rate, then levelled off"
+        }
+        (Verdict::Leak, _) if study.before.is_some() => "goes on growing after a warm-up",
+        (verdict, _) => verdict.meaning(),
+    }
+}
+
 fn pattern(study: &Study, verdict: Verdict) -> Option<&'static str> {
     if let Some((kind, _)) = study.curve.returning {
         return Some(match kind {
@@ -101,6 +116,7 @@ fn pattern(study: &Study, verdict: Verdict) -> Option<&'static str> {
         (Verdict::Leak, Shape::LateLine { .. }) => Some("late"),
         (Verdict::Leak, _) => Some("constant-rate"),
         (Verdict::Undecided, Shape::Line | Shape::TwoRates { .. }) => Some("constant-rate"),
+        (Verdict::WarmUp, Shape::Hinge { .. } | Shape::TwoRates { .. }) => Some("levelled-off"),
         (Verdict::WarmUp, _) => Some("slowing-down"),
         _ => None,
     }

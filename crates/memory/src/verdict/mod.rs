@@ -29,6 +29,8 @@ use timeline::{Place, Timeline};
 
 /// A run that began again is judged by its last part once that has this many samples; before, by the part before.
 const LEAST_AFTER_RESTART: u64 = 20;
+/// No ending of a curve is surer than this.
+const SUREST: f64 = 0.99;
 
 /// Judges a run while it goes.
 #[derive(Debug, Clone)]
@@ -119,7 +121,10 @@ impl Analyst {
         let runs_out = verdict == Verdict::Leak;
         let mut assessment = Assessment {
             verdict,
+            meaning: mechanism::meaning(&study),
             confidence: confidence(&study),
+            will_stop: 1.0 - study.outlook.leak.clamp(1.0 - SUREST, SUREST),
+            will_go_on: study.outlook.leak.clamp(1.0 - SUREST, SUREST),
             growth_per_step: per_step,
             growth_per_sample: per_step
                 .zip(self.facts.samples_per_step)
@@ -166,7 +171,10 @@ impl Analyst {
         let samples = words::counted(series.readings(), "sample");
         Assessment {
             verdict: Verdict::Undecided,
-            confidence: 1.0,
+            meaning: "there is no curve yet",
+            confidence: 0.5,
+            will_stop: 0.5,
+            will_go_on: 0.5,
             growth_per_step: None,
             growth_per_sample: None,
             growth_per_minute: None,
@@ -211,17 +219,13 @@ impl Analyst {
     }
 }
 
-/// How sure the verdict is; an undecided one is as sure as its likeliest ending is not.
+/// The probability of the ending that the verdict names; for an undecided run, one minus that of the likeliest.
 fn confidence(study: &Study) -> f64 {
-    /// No verdict on a curve is surer than this.
-    const SUREST: f64 = 0.99;
     let outlook = &study.outlook;
-    let own = match study.verdict {
-        Verdict::Steady => outlook.steady,
-        Verdict::WarmUp => outlook.warm_up,
-        Verdict::Fill => outlook.fill,
+    let named = match study.verdict {
+        Verdict::Steady | Verdict::WarmUp | Verdict::Fill => outlook.bounded(),
         Verdict::Leak => outlook.leak,
-        Verdict::Undecided => return (1.0 - outlook.leak.max(outlook.bounded())).clamp(0.0, SUREST),
+        Verdict::Undecided => 1.0 - outlook.leak.max(1.0 - outlook.leak),
     };
-    own.clamp(0.0, SUREST)
+    named.clamp(0.0, SUREST)
 }

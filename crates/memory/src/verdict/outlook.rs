@@ -88,6 +88,8 @@ const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
 const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
 /// Growth that goes on, and nothing says for how long.
 pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
+/// Jumps that come ever more seldom, the last one not long ago: a further one would lie beyond what was seen.
+const RARER: Outlook = Outlook { steady: 0.0, warm_up: 0.8, warming: 0.1, leak: 0.1, ..STEADY };
 /// Growth that slows down as caches do whose rows are dealt anew.
 const DEALT: Outlook = Outlook { steady: 0.0, warming: 0.7, leak: 0.3, ..STEADY };
 
@@ -139,18 +141,24 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
         Shape::Line => going_on(curve, situation),
         Shape::Saturating { tau } => saturating(tau, b, slight, situation),
         Shape::SaturatingLine { tau } => {
+            /// The line must have been alone for this part of the curve.
+            const ALONE: f64 = 0.4;
             let over = OVER * tau;
             let on = match c {
                 _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
                 _ if b < 0.0 => endless(situation, tau, 1.0),
-                _ if keeps_pace(curve, over, situation) => endless(situation, over, 1.0 - over),
+                _ if 1.0 - over > ALONE && keeps_pace(curve, over, situation) => {
+                    endless(situation, over, 1.0 - over)
+                }
                 _ => WARM_UP_OR_LEAK,
             };
             saturating(tau, b, slight, situation).or(&on, real(c, 1.0))
         }
         Shape::Hyperbola { tau } => {
             let to_come = tau / (1.0 + tau);
-            ceiling_ahead(to_come, b, slight, situation)
+            // Its last part looks like a slow leak, and a slow leak like it.
+            let open = situation.share < 1.0 && b * to_come >= slight;
+            if open { WARM_UP_OR_LEAK } else { ceiling_ahead(to_come, b, slight, situation) }
         }
         Shape::Logarithm { tau } => {
             let end_rate = b / (1.0 + tau);
@@ -183,18 +191,20 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
     STEADY.or(&meant, real(fit.rise(), whole).max(real(end_rise, share)))
 }
 
-/// Growth over a whole run that would matter.
-pub(super) fn material(curve: &Curve) -> f64 {
-    material_at(curve, (MATERIAL.1, MATERIAL_BYTES.1))
+/// Growth over the curve that would matter, if it covers this part of the run.
+pub(super) fn material(curve: &Curve, share: f64) -> f64 {
+    let (parts, bytes) = limits(share);
+    material_at(curve, (parts.1, bytes.1))
 }
 
-/// Growth that may matter, and growth that does.
+/// Parts of the level and bytes: growth that may matter, and growth that does.
+fn limits(share: f64) -> ((f64, f64), (f64, f64)) {
+    if share < 1.0 { (MATERIAL_AFTER, MATERIAL_BYTES_AFTER) } else { (MATERIAL, MATERIAL_BYTES) }
+}
+
+/// Growth over a part of the curve that may matter, and growth that does.
 fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> (f64, f64) {
-    let (parts, bytes) = if situation.share < 1.0 {
-        (MATERIAL_AFTER, MATERIAL_BYTES_AFTER)
-    } else {
-        (MATERIAL, MATERIAL_BYTES)
-    };
+    let (parts, bytes) = limits(situation.share);
     // A short part has fewer points.
     let error = situation.error / share.max(situation.spacing).sqrt();
     let at = |part, bytes, errors: f64| material_at(curve, (part, bytes)).max(errors * error);
@@ -345,31 +355,28 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     const SEEN: f64 = 3.5;
     /// With less than this part of the climb in the second half, it is coming to its end.
     const EARLY: f64 = 0.3;
-    /// A buffer's first jump is an eighth of its fourth.
-    const NOTICED: f64 = 0.1;
     let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
-    let gaps_above = |part: f64| -> Vec<f64> {
-        let above = stairs.jumps().filter(|(_, height)| *height > part * highest);
-        let places: Vec<f64> = above.map(|(place, _)| place).collect();
-        places.windows(2).map(|pair| pair[1] - pair[0]).collect()
-    };
     let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
-    let gaps = gaps_above(RIPPLE);
+    let places: Vec<f64> =
+        stairs.jumps().filter(|(_, height)| *height > RIPPLE * highest).map(|(place, _)| place).collect();
+    let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let widest = gaps.iter().copied().fold(0.0, f64::max);
     let narrowest = gaps.iter().copied().fold(1.0, f64::min);
     let level_since = 1.0 - stairs.level_from(material.min(highest / 2.0));
-    if !falls && gaps.len() + 1 >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
+    if !falls && places.len() >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
         return endless(situation, situation.origin, 1.0);
     }
     // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
     let late: f64 = stairs.jumps().filter(|(place, _)| *place > 0.5).map(|(_, height)| height).sum();
     let climbed: f64 = stairs.jumps().map(|(_, height)| height).sum();
     let late_is_small = late < EARLY * climbed;
-    // A buffer that doubles does so after twice the time.
-    let gaps = gaps_above(NOTICED);
-    let ever_rarer = !falls && gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > 1.5 * pair[0]);
-    let settled = level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1);
-    if settled || (ever_rarer && level_since > SEEN * situation.spacing) { WARM_UP } else { WARM_UP_OR_LEAK }
+    if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
+        WARM_UP
+    } else if stairs.rarer_jumps().is_some() && level_since > SEEN * situation.spacing {
+        RARER
+    } else {
+        WARM_UP_OR_LEAK
+    }
 }
 
 /// Growth at a constant rate since `start` that goes on.

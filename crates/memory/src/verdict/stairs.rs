@@ -61,6 +61,31 @@ impl Stairs {
     }
 }
 
+impl Stairs {
+    /// The jumps up that are at least `part` of the highest, where each came after a longer time than the one before.
+    ///
+    /// So grow buffers that double: each lasts for twice as long as the one before.
+    pub fn rarer_jumps(&self) -> Option<Vec<f64>> {
+        /// A buffer's first jump is an eighth of its fourth.
+        const NOTICED: f64 = 0.1;
+        /// A gap is longer than the one before if it is this many times as long.
+        const LONGER: f64 = 1.5;
+        let highest = self.jumps().map(|(_, height)| height).fold(0.0, f64::max);
+        let noticed = self.jumps().filter(|(_, height)| height.abs() > NOTICED * highest);
+        let (places, heights): (Vec<f64>, Vec<f64>) = noticed.unzip();
+        let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let rarer = gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > LONGER * pair[0]);
+        (rarer && heights.iter().all(|height| *height > 0.0)).then_some(places)
+    }
+
+    /// Where one more jump would come if the gaps go on growing as they did.
+    pub fn next_jump(&self) -> Option<f64> {
+        let places = self.rarer_jumps()?;
+        let [.., first, second, last] = places[..] else { return None };
+        Some(last + (last - second).powi(2) / (second - first))
+    }
+}
+
 /// Running sums, for the cost of any stretch in constant time.
 struct Sums {
     weight: Vec<f64>,

@@ -160,7 +160,7 @@ impl<'a> Study<'a> {
         for explanation in &weighed {
             outlook.add(&outlook::outlook(&explanation.fit, &curve, &situation), explanation.probability);
         }
-        let standstill = Standstill::at_end(series, axis, outlook::material(&curve));
+        let standstill = Standstill::at_end(series, axis, outlook::material(&curve, situation.share));
         let verdict = Verdict::Undecided;
         let mut study = Self {
             series,
@@ -225,7 +225,7 @@ impl<'a> Study<'a> {
 
     /// Growth that would matter.
     pub fn material(&self) -> f64 {
-        outlook::material(&self.curve)
+        outlook::material(&self.curve, self.situation.share)
     }
 }
 

@@ -4,9 +4,10 @@
 
 use super::{
     curve::{Axis, Returning},
-    fit::Shape,
-    forecast::{SETTLED, settled_place},
+    fit::{Fit, Shape},
+    forecast::{SETTLED, jump_place, settled_place},
     mechanism::Growth,
+    outlook::outlook,
     study::{LEAST_PLACES, Study},
 };
 use crate::{Assessment, ByteSize, Verdict};
@@ -20,13 +21,16 @@ pub fn evidence(study: &Study, growth: &Growth, assessment: &Assessment) -> Vec<
     sentences.extend(explanations(study, assessment.verdict));
     sentences.extend(returning(study));
     sentences.extend(kinds(study, growth, assessment));
-    if study.curve.dying > 0 {
-        sentences.push(format!(
-            "The last {} shows the process ending and was left out.",
-            counted(study.curve.dying as u64, "sample")
-        ));
-    }
+    sentences.extend(dying(study.curve.dying));
     sentences
+}
+
+fn dying(samples: usize) -> Option<String> {
+    match samples {
+        0 => None,
+        1 => Some("The last sample shows the process ending and was left out.".to_owned()),
+        _ => Some(format!("The last {samples} samples show the process ending and were left out.")),
+    }
 }
 
 /// `1 sample`, `2 samples`.
@@ -34,80 +38,163 @@ pub(super) fn counted(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
-/// Bytes as people read them; a fall keeps its sign.
+/// Bytes as people read them, without a sign.
 pub(super) fn size(bytes: f64) -> String {
-    let text = ByteSize(bytes.abs().round() as u64).to_string();
-    if bytes < 0.0 { format!("-{text}") } else { text }
+    ByteSize(bytes.abs().round() as u64).to_string()
+}
+
+/// `grew by 3 MB`, `fell by 3 MB`, or that it did neither.
+fn moved(bytes: f64) -> String {
+    match bytes.round() {
+        0.0 => "stayed as it was".to_owned(),
+        grown if grown > 0.0 => format!("grew by {}", size(grown)),
+        fallen => format!("fell by {}", size(-fallen)),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(things: &[String]) -> String {
+    match things {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
 }
 
 /// A place on the axis, in words.
 fn place(study: &Study, place: f64) -> String {
-    let value = study.curve.axis(place).max(0.0);
+    on_axis(study, study.curve.axis(place))
+}
+
+/// An axis value, in words.
+fn on_axis(study: &Study, value: f64) -> String {
+    let value = value.max(0.0);
     match study.axis {
         Axis::Steps => format!("step {value:.0}"),
         Axis::Seconds => format!("second {value:.0}"),
     }
 }
 
+/// What was seen: the resident memory at the end, and how much of it is the process's own, which the verdict is about.
 fn seen(study: &Study) -> String {
+    let bins = study.series.complete_bins();
+    let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
     let readings = counted(study.series.readings(), "sample");
-    let memory = if study.series.bins().iter().any(|bin| bin.mean().anon > 0.0) {
-        "anonymous + shared + swapped memory"
+    let span = format!("{} to {}", on_axis(study, bins[0].x.0), on_axis(study, last.x.1));
+    let from = study.before.map_or(study.curve.y[0], |before| before.bytes.0);
+    let to = study.curve.y[study.curve.y.len() - 1];
+    let end = last.mean();
+    if end.anon + end.file + end.shmem + end.swap == 0.0 {
+        return format!(
+            "{readings} from {span}: resident memory (the source does not tell its kinds apart) went from {} to {}.",
+            size(from),
+            size(to)
+        );
+    }
+    let swapped =
+        if end.swap >= 1e6 { format!(" and {} swapped out", size(end.swap)) } else { String::new() };
+    let own = if end.file > 0.0 {
+        format!("{} of it the process's own (anonymous + shared + swapped), which", size(end.owned))
     } else {
-        "resident memory (the source does not tell its kinds apart)"
+        "all of it the process's own (anonymous + shared + swapped); it".to_owned()
     };
     format!(
-        "{readings} from {} to {}: {memory} went from {} to {}.",
-        place(study, 0.0),
-        place(study, 1.0),
-        size(study.curve.y[0]),
-        size(study.curve.y[study.curve.y.len() - 1]),
+        "{readings} from {span}: at the end {} were resident{swapped}, {own} went from {} to {}.",
+        size(end.rss),
+        size(from),
+        size(to)
     )
 }
 
 fn story(study: &Study, assessment: &Assessment) -> Option<String> {
-    let curve = &study.curve;
     match assessment.verdict {
         Verdict::Undecided if study.series.distinct_x() < LEAST_PLACES => Some(format!(
             "{} with samples: too few to tell shapes apart, {LEAST_PLACES} are the least.",
             counted(study.series.distinct_x(), if study.axis == Axis::Steps { "step" } else { "moment" })
         )),
-        Verdict::Undecided => study.standstill.map(|still| {
-            format!(
-                "Memory grew by {} while the step stood at {:.0}: a curve over steps cannot tell whether that ends.",
-                size(still.grown),
-                still.step
-            )
-        }),
+        Verdict::Undecided => {
+            standing_still(study).or_else(|| before(study, "has not stopped growing plainly"))
+        }
         Verdict::Steady => {
             let (low, high) = assessment.plateau.map(|plateau| (plateau.low, plateau.high))?;
             Some(format!(
-                "Nine tenths of the kept memory lie between {} and {}.",
+                "Nine tenths of the kept memory lie between {} and {}{}.",
                 ByteSize(low),
-                ByteSize(high)
+                ByteSize(high),
+                drift(study)
             ))
         }
-        Verdict::WarmUp | Verdict::Fill => {
-            let fit = study.explanation(|outlook| {
-                if assessment.verdict == Verdict::Fill { outlook.fill } else { outlook.warm_up }
-            });
-            let settled = settled_place(fit, SETTLED, study);
-            let since = curve.length() * (1.0 - settled);
-            let unit = if study.axis == Axis::Steps { "steps" } else { "seconds" };
-            Some(format!(
-                "It grew until {} and has stayed level for the {since:.0} {unit} since.",
-                place(study, settled)
-            ))
-        }
-        Verdict::Leak => {
-            let fit = study.explanation(|outlook| outlook.leak);
-            let start = match fit.shape {
+        Verdict::WarmUp => Some(settled(study, study.explanation(|outlook| outlook.warm_up))),
+        Verdict::Fill => Some(settled(study, study.explanation(|outlook| outlook.fill))),
+        Verdict::Leak => before(study, "goes on growing and does not slow down").or_else(|| {
+            let start = match study.explanation(|outlook| outlook.leak).shape {
                 Shape::LateLine { knee } => knee,
                 _ => 0.0,
             };
             Some(format!("It grows from {} on and does not slow down.", place(study, start)))
-        }
+        }),
     }
+}
+
+fn standing_still(study: &Study) -> Option<String> {
+    study.standstill.map(|still| {
+        format!(
+            "Memory {} while the step stood at {:.0}: a curve over steps cannot tell whether that ends.",
+            moved(still.grown),
+            still.step
+        )
+    })
+}
+
+/// The growth that had settled before the part that is judged, and what came after.
+fn before(study: &Study, since: &str) -> Option<String> {
+    let before = study.before?;
+    let grown = study.curve.y[study.curve.y.len() - 1] - study.curve.y[0];
+    let verb = if before.bytes.1 > before.bytes.0 { "rose" } else { "fell" };
+    Some(format!(
+        "It {verb} from {} to {} by {}, since then it {} and {since}.",
+        size(before.bytes.0),
+        size(before.bytes.1),
+        on_axis(study, before.span.1),
+        moved(grown),
+    ))
+}
+
+/// A drift that shows but does not matter, as the end of a sentence.
+fn drift(study: &Study) -> String {
+    /// Standard errors from which on a drift shows.
+    const SHOWS: f64 = 6.0;
+    let rise = study.weighed[0].fit.rise();
+    if rise < (SHOWS * study.situation.error).max(study.curve.noise) {
+        return String::new();
+    }
+    format!("; it drifted up by {}, which is too little to be called growth", size(rise))
+}
+
+/// How growth came to its end.
+fn settled(study: &Study, fit: &Fit) -> String {
+    let at = settled_place(fit, SETTLED, study);
+    let unit = if study.axis == Axis::Steps { "step" } else { "second" };
+    let since = counted((study.curve.length() * (1.0 - at)).round() as u64, unit);
+    let verb = if fit.rise() < 0.0 { "fell" } else { "grew" };
+    let Shape::Stairs(stairs) = &fit.shape else {
+        return format!("It {verb} until {} and has stayed level for the {since} since.", place(study, at));
+    };
+    let jumps: Vec<String> = stairs
+        .jumps()
+        .map(|(jump, _)| format!("{:.0}", study.curve.axis(jump_place(fit, jump, study)).max(0.0)))
+        .collect();
+    let next = stairs.next_jump().filter(|next| *next > 1.0).map_or(String::new(), |next| {
+        format!(
+            " Each jump took longer to come than the one before; a further one would come near {}.",
+            place(study, next)
+        )
+    });
+    format!(
+        "It {verb} in {} (at {unit}s {}) and has stayed level for the {since} since.{next}",
+        counted(jumps.len() as u64, "jump"),
+        listed(&jumps)
+    )
 }
 
 fn rate(assessment: &Assessment) -> Option<String> {
@@ -141,41 +228,61 @@ fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
     if study.series.distinct_x() < LEAST_PLACES {
         return None;
     }
-    let named = |at: usize| {
-        study
-            .weighed
-            .get(at)
-            .map(|explanation| (describe(&explanation.fit.shape), explanation.probability * 100.0))
+    // Shapes that say the same are one explanation.
+    let mut named: Vec<(String, f64)> = Vec::new();
+    for explanation in &study.weighed {
+        let words = describe(&explanation.fit, study);
+        match named.iter_mut().find(|(known, _)| *known == words) {
+            Some((_, probability)) => *probability += explanation.probability * 100.0,
+            None => named.push((words, explanation.probability * 100.0)),
+        }
+    }
+    named.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (best, probability) = named.first()?;
+    let besides = match named.get(1) {
+        Some((other, probability)) if *probability >= 1.0 => {
+            format!("; next comes {other} ({probability:.0} %)")
+        }
+        _ => String::new(),
     };
-    let (best, probability) = named(0)?;
-    let next = named(1).filter(|(_, probability)| *probability >= 1.0);
-    let besides = next
-        .map_or(String::new(), |(other, probability)| format!("; next comes {other} ({probability:.0} %)"));
     let subject = if verdict == Verdict::Undecided { "So far the" } else { "The" };
     Some(format!("{subject} best explanation is {best} ({probability:.0} %){besides}."))
 }
 
-fn describe(shape: &Shape) -> String {
-    match shape {
+/// A shape in words, by what it means: growth after a knee that is too little to matter is not told as growth.
+fn describe(fit: &Fit, study: &Study) -> String {
+    let over = outlook(fit, &study.curve, &study.situation).bounded() >= 0.5;
+    match &fit.shape {
         Shape::Level => "a level".to_owned(),
         Shape::Line => "a straight line".to_owned(),
-        Shape::Saturating { .. } | Shape::Hyperbola { .. } => {
-            "growth that slows down towards a ceiling".to_owned()
-        }
+        Shape::Saturating { .. } | Shape::Hyperbola { .. } => slowing(fit, "towards a ceiling"),
+        Shape::SaturatingLine { .. } if over => slowing(fit, "until hardly any is left"),
         Shape::SaturatingLine { .. } => "a warm-up on top of a straight line".to_owned(),
-        Shape::Logarithm { .. } => "growth that slows down without a ceiling".to_owned(),
+        Shape::Logarithm { .. } => slowing(fit, "without a ceiling"),
         Shape::Hinge { at_epoch: true, .. } => {
             "a constant rate that stops at the end of the epoch".to_owned()
         }
         Shape::Hinge { .. } => "a constant rate that stops".to_owned(),
-        Shape::TwoRates { at_epoch: true, .. } => {
-            "one rate up to the end of the epoch and another after it".to_owned()
+        Shape::TwoRates { at_epoch, .. } => {
+            let until = if *at_epoch { "up to the end of the epoch" } else { "at first" };
+            let then = if over { "hardly any growth" } else { "another" };
+            format!("one rate {until} and {then} after it")
         }
-        Shape::TwoRates { .. } => "one rate, then another".to_owned(),
         Shape::Dealt { .. } => "a rate that falls from epoch to epoch".to_owned(),
         Shape::LateLine { .. } => "a level, then a straight line".to_owned(),
         Shape::Jump { .. } => "one jump between two levels".to_owned(),
-        Shape::Stairs(stairs) => format!("{} jumps between levels", stairs.jumps().count()),
+        Shape::Stairs(stairs) => {
+            format!("{} between levels", counted(stairs.jumps().count() as u64, "jump"))
+        }
+    }
+}
+
+/// Growth, or a fall, that slows down.
+fn slowing(fit: &Fit, how: &str) -> String {
+    if fit.rise() < 0.0 {
+        "a fall that slows down".to_owned()
+    } else {
+        format!("growth that slows down {how}")
     }
 }
 
@@ -201,7 +308,9 @@ fn kinds(study: &Study, growth: &Growth, assessment: &Assessment) -> Vec<String>
         let named: Vec<String> = parts
             .into_iter()
             .filter(|(_, bytes)| bytes.abs() > study.material() / 2.0)
-            .map(|(kind, bytes)| format!("{kind} {}{}", if bytes > 0.0 { "+" } else { "" }, size(bytes)))
+            .map(|(kind, bytes)| {
+                format!("{kind} {}{}", if bytes > 0.0 { "+" } else { "-" }, size(bytes.abs()))
+            })
             .collect();
         if !named.is_empty() {
             sentences.push(format!("By kind, over the run: {}.", named.join(", ")));
@@ -209,13 +318,13 @@ fn kinds(study: &Study, growth: &Growth, assessment: &Assessment) -> Vec<String>
     }
     if let Some(file) = growth.file_growth(study) {
         sentences.push(format!(
-            "File-backed memory grew by {}: mapped files or page cache, which the kernel drops when memory is short. That is no leak.",
-            size(file)
+            "File-backed memory {}: mapped files or page cache, which the kernel drops when memory is short. That is no leak.",
+            moved(file)
         ));
     }
     if growth.tree && assessment.verdict != Verdict::Steady {
         let (parent, workers) = (growth.kinds.main_rss, growth.kinds.rss - growth.kinds.main_rss);
-        sentences.push(format!("The parent grew by {}, its children by {}.", size(parent), size(workers)));
+        sentences.push(format!("The parent {}, its children {}.", moved(parent), moved(workers)));
     }
     sentences
 }

@@ -1,9 +1,9 @@
 //! The last word of a watch, and the verdict in one line.
 
-use garden_memory::{Assessment, ByteSize, Verdict, record::Reading};
+use garden_memory::{Assessment, ByteSize, Exhaustion, Plateau, Verdict, record::Reading};
 use std::io::{self, Write};
 
-/// The verdict and how sure it is.
+/// The verdict and the probability of the ending that it names.
 pub fn headline(assessment: &Assessment) -> String {
     let word = verdict_word(assessment.verdict);
     match assessment.verdict {
@@ -11,7 +11,7 @@ pub fn headline(assessment: &Assessment) -> String {
             Some(step) => format!("{word} until step {step}"),
             None => word.to_owned(),
         },
-        _ => format!("{word} ({:.0} % sure)", 100.0 * assessment.confidence),
+        _ => format!("{word} ({})", assessment.ending()),
     }
 }
 
@@ -40,12 +40,17 @@ pub fn forecast(assessment: &Assessment) -> Vec<String> {
         .filter_map(|(rate, unit)| rate.map(|rate| format!("{} per {unit}", size(rate))))
         .collect();
     if !rates.is_empty() {
-        lines.push(format!("grows by {}", rates.join(", ")));
+        let stopped = matches!(assessment.verdict, Verdict::WarmUp | Verdict::Fill);
+        lines.push(format!("{} by {}", if stopped { "grew" } else { "grows" }, rates.join(", ")));
     }
-    let ending = |plateau: Option<garden_memory::Plateau>, exhaustion: Option<garden_memory::Exhaustion>| {
+    let ending = |verdict: Verdict, plateau: Option<Plateau>, exhaustion: Option<Exhaustion>| {
         let level = plateau.map(|plateau| {
-            let step = plateau.step.map(|step| format!(" at step {step}")).unwrap_or_default();
-            format!("levels off at {}{step}", ByteSize(plateau.bytes))
+            let size = ByteSize(plateau.bytes);
+            match (verdict, plateau.step) {
+                (Verdict::Steady, _) => size.to_string(),
+                (_, Some(step)) => format!("levels off at {size} at step {step}"),
+                (_, None) => format!("levels off at {size}"),
+            }
         });
         let end = exhaustion.and_then(|exhaustion| match (exhaustion.step, exhaustion.seconds) {
             (Some(step), _) => Some(format!("reaches the limit at step {step}")),
@@ -54,17 +59,37 @@ pub fn forecast(assessment: &Assessment) -> Vec<String> {
         });
         [level, end].into_iter().flatten().collect::<Vec<_>>().join(", ")
     };
-    let own = ending(assessment.plateau, assessment.exhaustion);
-    if !own.is_empty() {
-        lines.push(own);
+    match assessment.plateau {
+        Some(plateau) if assessment.verdict == Verdict::Steady => {
+            lines.push(format!("stays at {}", ByteSize(plateau.bytes)));
+        }
+        Some(plateau) => {
+            let step = plateau.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+            lines.push(format!("levelled off at {}{step}", ByteSize(plateau.bytes)));
+        }
+        None => {
+            let own = ending(assessment.verdict, None, assessment.exhaustion);
+            lines.extend((!own.is_empty()).then_some(own));
+        }
     }
     for possible in &assessment.endings {
-        let what = ending(possible.plateau, possible.exhaustion);
+        let what = ending(possible.verdict, possible.plateau, possible.exhaustion);
         if !what.is_empty() {
-            lines.push(format!("if it is a {}: {what}", verdict_word(possible.verdict)));
+            lines.push(format!("{}: {what}", condition(possible.verdict)));
         }
     }
     lines
+}
+
+/// The condition under which a possible ending comes.
+fn condition(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Steady => "if it stays steady",
+        Verdict::WarmUp => "if it is a warm-up",
+        Verdict::Fill => "if it is a fill",
+        Verdict::Leak => "if it is a leak",
+        Verdict::Undecided => "if it stays undecided",
+    }
 }
 
 /// Writes the summary.

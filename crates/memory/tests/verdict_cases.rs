@@ -1,0 +1,150 @@
+//! Cases that people met, each with the verdict that is right to give and the words that must not be said.
+
+#[allow(dead_code, reason = "of the families only their random numbers are used")]
+mod families;
+
+use families::Random;
+use garden_memory::{Analyst, Assessment, RunFacts, Sample, Verdict};
+
+/// Judges a run of `steps` steps, one sample each, with noise of `noise` bytes.
+fn judge(facts: RunFacts, steps: u64, noise: f64, seed: u64, bytes: impl Fn(f64) -> f64) -> Assessment {
+    let mut random = Random::new(seed);
+    let mut analyst = Analyst::new(facts);
+    for step in 1..=steps {
+        let value = bytes(step as f64) + noise * random.normal();
+        analyst.push(&families::split(step as f64, Some(step), None, value));
+    }
+    analyst.assessment()
+}
+
+fn epochs_of(steps: f64) -> RunFacts {
+    RunFacts { steps_per_epoch: Some(steps), ..RunFacts::default() }
+}
+
+fn says(assessment: &Assessment, words: &str) -> bool {
+    assessment.evidence.iter().chain(&assessment.advice).any(|sentence| sentence.contains(words))
+}
+
+/// Reaches `level` over 40 steps and adds `rate` bytes with every step since.
+fn warmed_up(step: f64, level: f64, rate: f64) -> f64 {
+    level - (level - 1e9) * (-step / 10.0).exp() + rate * (step - 40.0).max(0.0)
+}
+
+#[test]
+fn a_leak_behind_a_warm_up_of_gigabytes_is_not_called_calm() {
+    for (facts, seed) in [(RunFacts::default(), 1), (epochs_of(50.0), 2), (epochs_of(50.0), 3)] {
+        let told = facts.steps_per_epoch.is_some();
+        let found = judge(facts, 170, 5e6, seed, |step| warmed_up(step, 9e9, 0.7e6));
+        let right: &[Verdict] = if told { &[Verdict::Leak] } else { &[Verdict::Leak, Verdict::Undecided] };
+        assert!(right.contains(&found.verdict), "{found:#?}");
+        assert!(!says(&found, "stayed level") && says(&found, "since then it grew by"), "{found:#?}");
+        let rate = found.growth_per_step.expect("a rate");
+        assert!((0.5e6..0.9e6).contains(&rate), "the rate is the leak's, not the warm-up's: {rate}");
+    }
+}
+
+#[test]
+fn twenty_megabytes_in_a_hundred_steps_are_not_called_calm() {
+    for seed in 0..6 {
+        let level = judge(epochs_of(80.0), 300, 3e6, seed, |step| 7.7e9 + 0.2e6 * step);
+        let behind = judge(epochs_of(80.0), 300, 3e6, seed, |step| warmed_up(step, 7.7e9, 0.2e6));
+        for found in [level, behind] {
+            assert!([Verdict::Leak, Verdict::Undecided].contains(&found.verdict), "{found:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_warm_up_that_is_followed_by_a_level_stays_a_warm_up() {
+    for seed in 0..6 {
+        let found = judge(epochs_of(50.0), 170, 5e6, seed, |step| warmed_up(step, 9e9, 0.0));
+        assert_eq!(found.verdict, Verdict::WarmUp, "{found:#?}");
+        assert!(!says(&found, "straight line ("), "explanation and verdict agree: {found:#?}");
+    }
+}
+
+#[test]
+fn a_slow_leak_in_heavy_noise_is_undecided_at_least() {
+    for seed in 0..6 {
+        let found = judge(epochs_of(100.0), 400, 30e6, seed, |step| 3e9 + 200e3 * step);
+        assert!([Verdict::Leak, Verdict::Undecided].contains(&found.verdict), "{found:#?}");
+    }
+}
+
+fn jumped(step: f64, jumps: &[(f64, f64)]) -> f64 {
+    4e9 + jumps.iter().filter(|(at, _)| step >= *at).map(|(_, height)| height).sum::<f64>()
+}
+
+#[test]
+fn a_buffer_that_doubles_has_grown_in_jumps_and_the_next_one_is_foretold() {
+    let jumps = [(14.0, 0.5e9), (32.0, 1e9), (75.0, 2e9)];
+    let found = judge(epochs_of(75.0), 80, 3e6, 1, |step| jumped(step, &jumps));
+    assert_eq!(found.verdict, Verdict::WarmUp, "{found:#?}");
+    assert_eq!(found.meaning, "grew in jumps, then levelled off");
+    assert!(says(&found, "It grew in 3 jumps (at steps 14, 32 and 75)"), "{found:#?}");
+    assert!(says(&found, "a further one would come near step 1"), "{found:#?}");
+    assert!(found.confidence < 0.9, "five steps say little: {}", found.confidence);
+}
+
+#[test]
+fn optimizer_state_that_comes_in_two_jumps_has_levelled_off() {
+    for facts in [RunFacts::default(), epochs_of(100.0)] {
+        let jumps = [(8.0, 0.8e9), (100.0, 0.8e9)];
+        let found = judge(facts, 240, 4e6, 1, |step| jumped(step, &jumps));
+        assert_eq!(found.verdict, Verdict::WarmUp, "{found:#?}");
+        assert!(says(&found, "in 2 jumps (at steps 8 and 100)"), "{found:#?}");
+        assert!(says(&found, "stayed level for the 14"), "{found:#?}");
+        assert!(!says(&found, "row stays"), "{found:#?}");
+    }
+}
+
+/// Rows that `workers` workers keep together after so many epochs, in parts of the dataset.
+fn kept_by_workers(epochs: f64, workers: f64) -> f64 {
+    let missed = 1.0 - 1.0 / workers;
+    let (whole, part) = (epochs.floor(), epochs.fract());
+    workers * (1.0 - missed.powf(whole)) + part * missed.powf(whole)
+}
+
+#[test]
+fn caches_of_workers_that_are_dealt_other_rows_each_epoch_are_no_leak() {
+    for workers in [2.0, 4.0, 8.0] {
+        for epochs in 2..=6 {
+            let found = judge(epochs_of(60.0), 60 * epochs, 4e6, epochs, |step| {
+                2e9 + 1.5e9 * kept_by_workers(step / 60.0, workers)
+            });
+            assert_ne!(found.verdict, Verdict::Leak, "{workers} workers, {epochs} epochs: {found:#?}");
+        }
+    }
+    let found = judge(epochs_of(60.0), 900, 4e6, 1, |step| 2e9 + 1.5e9 * kept_by_workers(step / 60.0, 2.0));
+    assert_eq!(found.verdict, Verdict::WarmUp, "{found:#?}");
+}
+
+#[test]
+fn without_epochs_growth_that_stopped_levelled_off_and_nothing_is_said_of_rows() {
+    let mut timed = Analyst::new(RunFacts::default());
+    for second in 0..200_u64 {
+        let anon = 100_000_000 + 5_000_000 * second.min(90) + (second * 7_919) % 300_000;
+        timed.push(&Sample { t: second as f64, rss: anon, anon, ..Sample::default() });
+    }
+    let stepped = judge(RunFacts::default(), 200, 1e6, 1, |step| 1e9 + 20e6 * step.min(90.0));
+    for found in [timed.assessment(), stepped] {
+        assert_eq!(found.verdict, Verdict::WarmUp, "{found:#?}");
+        assert_eq!(found.meaning, "grew at a constant rate, then levelled off");
+        assert!(!says(&found, "row stays") && !says(&found, "Every row"), "{found:#?}");
+    }
+}
+
+#[test]
+fn the_probability_is_that_of_the_ending() {
+    let leak = judge(epochs_of(50.0), 200, 3e6, 1, |step| 2e9 + 5e6 * step);
+    let fill = judge(epochs_of(80.0), 200, 3e6, 1, |step| 2e9 + 5e6 * step.min(80.0));
+    let steady = judge(epochs_of(80.0), 200, 3e6, 1, |_| 2e9);
+    let line = judge(epochs_of(400.0), 200, 3e6, 1, |step| 2e9 + 5e6 * step);
+    assert_eq!(leak.ending(), "will go on growing: 99 %");
+    assert_eq!(fill.ending(), "has stopped growing: 99 %");
+    assert!(steady.ending().starts_with("will stay level: 9"), "{}", steady.ending());
+    assert_eq!(line.ending(), "will stop growing: 50 %, will go on growing: 50 %");
+    for found in [leak, fill, steady, line] {
+        assert!((found.will_stop + found.will_go_on - 1.0).abs() < 1e-9);
+    }
+}

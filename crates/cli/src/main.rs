@@ -3,6 +3,9 @@
 //! Each command is a module with its flags (`Args`) and a `run` that returns an exit code; the libraries do the
 //! work. Errors become one line and exit code 2.
 
+#[macro_use]
+mod print;
+
 mod completions;
 mod dataset;
 mod demo;

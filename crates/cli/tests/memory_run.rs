@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use std::{
     fs,
     io::{BufRead, BufReader},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 use support::{
@@ -28,14 +29,57 @@ fn bytes_and_exit_code_are_the_command_s() {
     assert_eq!(output.status.code(), Some(3));
 }
 
+/// Prints far more than a pipe holds, then leaves a word that it came to its end.
+fn print_much(folder: &Path) -> (String, PathBuf) {
+    let end = folder.join("end");
+    (format!("seq 100000; echo came to its end > {}; exit 3", end.display()), end)
+}
+
 #[test]
-fn output_without_end_reaches_a_reader_that_stops() {
+fn a_reader_that_stops_is_said_once_and_does_not_end_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let (line, end) = print_much(folder.path());
+    let errors = folder.path().join("errors");
     let line = format!(
-        "{} memory run -- yes 2>/dev/null | head -c 1000000 | wc -c",
-        env!("CARGO_BIN_EXE_model-garden")
+        "{} memory run -- sh -c '{line}' 2>{} | head -c 1000 | wc -c",
+        env!("CARGO_BIN_EXE_model-garden"),
+        errors.display()
     );
     let output = Command::new("sh").args(["-c", &line]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1000000");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1000");
+    until("the command comes to its end", || fs::read_to_string(&end).is_ok_and(|text| text.ends_with('\n')));
+    let summary = || fs::read_to_string(&errors).unwrap();
+    until("the run ends", || summary().contains("ended with code 3"));
+    let said = "standard output cannot be written (Broken pipe";
+    assert_eq!(summary().matches(said).count(), 1, "{}", summary());
+}
+
+#[test]
+fn a_full_disk_is_said_once_and_does_not_end_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let (line, end) = print_much(folder.path());
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = model_garden();
+    let output =
+        command.args(["memory", "run", "--", "sh", "-c", &line]).stdout(full).stderr(Stdio::piped()).spawn();
+    let finished = Finished::from(output.unwrap().wait_with_output().unwrap());
+    assert_eq!(finished.code, Some(3), "{}", finished.errors);
+    assert!(end.exists());
+    let said = "standard output cannot be written (No space left";
+    assert_eq!(finished.errors.matches(said).count(), 1, "{}", finished.errors);
+}
+
+#[test]
+fn nobody_who_reads_errors_is_no_reason_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (line, end) = print_much(folder.path());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let line = format!("({line}) >&2");
+    let mut command = model_garden();
+    let status = command.args(["memory", "run", "--", "sh", "-c", &line]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+    assert!(end.exists());
 }
 
 #[test]

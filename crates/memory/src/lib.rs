@@ -4,10 +4,12 @@
 //! nothing of tensors or models: whatever has a step counter can be judged.
 
 pub mod assessment;
+mod failed_looks;
 pub mod probe;
 pub mod record;
 pub mod report;
 pub mod sample;
+pub mod settled;
 pub mod steps;
 pub mod supervise;
 pub mod trace;

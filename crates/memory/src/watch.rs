@@ -1,13 +1,14 @@
 //! A watch from beginning to end: ticks at an interval until the tree ends, the time is up or somebody stops it.
 //!
-//! In come a [`Recorder`] and a channel on which signals and keys arrive; out go readings to an [`Observer`]. Whatever
-//! ends the watch, every reading was recorded before it was shown.
+//! Takes a [`Recorder`] and a channel on which signals and keys arrive, and shows readings to an [`Observer`]. Whatever
+//! ends the watch, every reading was recorded before it was shown. A look that fails is a reading less.
 
 use crate::{
-    probe::ProbeError,
+    failed_looks::{Failed, FailedLooks},
     record::{Reading, Recorder},
-    supervise::{Event, Report, ends, pause_if_asked},
+    supervise::{Event, Heard, Report, Stream, asks_to_end, stop_here},
 };
+use signal_hook::consts;
 use std::{
     fmt,
     ops::ControlFlow,
@@ -19,11 +20,20 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wake {
     /// A signal arrived at our process.
-    Signal(i32),
-    /// A person asks to stop.
+    Signal(Heard),
+    /// A person asks to end.
     Quit,
+    /// A person asks to pause, as by Ctrl-Z.
+    Pause,
     /// The screen must be drawn again, for another size or another view.
     Redraw,
+    /// What a supervised command prints cannot be passed on.
+    OutputLost {
+        /// Which stream of ours.
+        stream: Stream,
+        /// Why.
+        error: String,
+    },
     /// The guard of a supervised command reports.
     Guard(Report),
     /// The guard is gone.
@@ -38,6 +48,17 @@ pub trait Observer {
     fn event(&mut self, event: &Event);
     /// The screen must be drawn again.
     fn redraw(&mut self) {}
+    /// We are about to be stopped: the terminal is the shell's again.
+    fn suspend(&mut self) {}
+    /// We were let go on.
+    fn resume(&mut self) {}
+}
+
+/// Stops our process as Ctrl-Z does, with the terminal as the shell expects it, until it is let go on.
+pub(crate) fn stop_with(observer: &mut dyn Observer) {
+    observer.suspend();
+    stop_here();
+    observer.resume();
 }
 
 /// Why a watch ended.
@@ -68,22 +89,33 @@ pub fn watch(
     duration: Option<Duration>,
     wakes: &Receiver<Wake>,
     observer: &mut dyn Observer,
-) -> Result<WatchEnd, ProbeError> {
+) -> WatchEnd {
     let end = duration.map(|duration| Instant::now() + duration);
     let mut next = Instant::now();
+    let mut failed = FailedLooks::default();
     loop {
-        let Some(reading) = recorder.tick()? else { return Ok(WatchEnd::TreeEnded) };
-        observer.reading(&reading);
+        match recorder.tick() {
+            Ok(None) => return WatchEnd::TreeEnded,
+            Ok(Some(reading)) => {
+                failed.end();
+                observer.reading(&reading);
+            }
+            // There is no limit to keep, so there is nothing to give up.
+            Err(error) if failed.count(false) == Failed::Tell => {
+                observer.event(&Event::LookFailed { error: error.to_string() });
+            }
+            Err(_) => {}
+        }
         if let Some(error) = recorder.take_lost_trace() {
             observer.event(&Event::TraceLost { error: error.to_string() });
         }
         next = next_tick(next, interval, Instant::now());
         let until = end.map_or(next, |end| end.min(next));
         if wait(until, wakes, observer).is_break() {
-            return Ok(WatchEnd::Stopped);
+            return WatchEnd::Stopped;
         }
         if end.is_some_and(|end| Instant::now() >= end) {
-            return Ok(WatchEnd::TimeUp);
+            return WatchEnd::TimeUp;
         }
     }
 }
@@ -97,11 +129,11 @@ pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Inst
 fn wait(until: Instant, wakes: &Receiver<Wake>, observer: &mut dyn Observer) -> ControlFlow<()> {
     loop {
         match wakes.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Wake::Signal(signal)) if ends(signal) => return ControlFlow::Break(()),
+            Ok(Wake::Signal(heard)) if asks_to_end(heard.signal) => return ControlFlow::Break(()),
             Ok(Wake::Quit) => return ControlFlow::Break(()),
-            Ok(Wake::Redraw) => observer.redraw(),
-            Ok(Wake::Signal(signal)) => pause_if_asked(signal),
-            Ok(Wake::Guard(_) | Wake::GuardGone) => {}
+            Ok(Wake::Signal(Heard { signal: consts::SIGTSTP, .. }) | Wake::Pause) => stop_with(observer),
+            Ok(Wake::Signal(Heard { signal: consts::SIGWINCH, .. }) | Wake::Redraw) => observer.redraw(),
+            Ok(Wake::Signal(_) | Wake::OutputLost { .. } | Wake::Guard(_) | Wake::GuardGone) => {}
             Err(RecvTimeoutError::Timeout) => return ControlFlow::Continue(()),
             // Nobody can interrupt any more; the clock still can.
             Err(RecvTimeoutError::Disconnected) => {

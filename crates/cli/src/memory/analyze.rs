@@ -1,6 +1,9 @@
 //! `model-garden memory analyze`.
 
-use super::options::Known;
+use super::{
+    options::Known,
+    overwrite::{self, Input, Output},
+};
 use crate::exit;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -10,7 +13,7 @@ use garden_memory::{
 };
 use serde::Serialize;
 use std::{
-    io::{IsTerminal, Write, stdout},
+    io::{ErrorKind, IsTerminal, Write, stdout},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -66,6 +69,8 @@ struct Answered<'a> {
 
 /// Judges the file.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
+    overwrite::refuse(&[Input::new("the trace", &args.file)], &outputs)?;
     let run = Run::read(&args.file, &args.known.facts())?;
     let limit = run.analyst.facts().limit;
     if let Some(path) = &args.svg {
@@ -82,7 +87,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             serde_json::to_string_pretty(&answered)? + "\n"
         }
     };
-    stdout().write_all(output.as_bytes()).context("cannot write the answer")?;
+    match stdout().write_all(output.as_bytes()) {
+        // The code is an answer too, also for a reader that has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("cannot write the answer")?,
+    }
     Ok(match run.assessment.answer(limit) {
         Answer::Fine => ExitCode::SUCCESS,
         Answer::Leak => exit::NEGATIVE.into(),

@@ -5,6 +5,7 @@ mod components;
 mod isolate;
 mod live;
 mod options;
+mod overwrite;
 mod plan;
 mod report;
 mod run;

@@ -1,5 +1,6 @@
 //! Flags that `watch` and `run` share, and how their values are written.
 
+use super::overwrite::{self, Input, Output};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
@@ -87,7 +88,8 @@ pub struct Options {
     /// Take readings for this long, for instance 90s, 30m or 12h.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
-    /// Write the readings to this file as they come; `memory analyze` and `memory report` read it.
+    /// Write the readings to this file as they come; `memory analyze` and `memory report` read it. A trace that is
+    /// there is replaced, any other file is not.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// What the run is called in reports; its command if not given.
@@ -98,9 +100,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Opens the trace before anything is watched, so that a wrong path is known at once.
-    pub fn trace(&self, command: &str) -> Result<Option<TraceWriter>> {
+    /// Opens the trace before anything is watched, so that a wrong path is known at once. It takes the place of an older
+    /// trace, but never of `inputs` or of another file.
+    pub fn trace(&self, command: &str, inputs: Vec<Input>) -> Result<Option<TraceWriter>> {
         let name = self.name.as_deref().unwrap_or(command);
+        overwrite::refuse(&inputs, &[Output::of("--out", self.out.as_ref())])?;
+        if let Some(path) = &self.out {
+            overwrite::refuse_foreign("--out", path)?;
+        }
         let create = |path: &PathBuf| {
             TraceWriter::create(path, &TraceHeader::new(name, self.known.facts()))
                 .context("the trace cannot be written")

@@ -1,6 +1,10 @@
 //! `model-garden memory report`.
 
-use super::{analyze::save, options::Known};
+use super::{
+    analyze::save,
+    options::Known,
+    overwrite::{self, Input, Output},
+};
 use anyhow::{Context, Result};
 use garden_memory::report::{Run, html, svg};
 use std::{path::PathBuf, process::ExitCode};
@@ -33,6 +37,9 @@ pub struct Args {
 
 /// Writes page and picture, and says what is on them.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let inputs: Vec<Input> = args.traces.iter().map(|path| Input::new("the trace", path)).collect();
+    let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
+    overwrite::refuse(&inputs, &outputs)?;
     let told = args.known.facts();
     let runs: Vec<Run> = args.traces.iter().map(|path| Run::read(path, &told)).collect::<Result<_, _>>()?;
     if let Some(path) = &args.html {

@@ -3,11 +3,19 @@
 use super::{
     live::{self, View},
     options::{Format, Options, Patterns, parse_duration},
+    overwrite::Input,
 };
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use garden_memory::supervise::{self, GuardOrders, OnLimit, Orders, StopSignal, Surroundings};
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
+use garden_memory::supervise::{self, GuardOrders, OnLimit, Orders, Standing, StopSignal, Surroundings};
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    process::ExitCode,
+    sync::mpsc::channel,
+    time::Duration,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,8 +23,10 @@ Examples:
   model-garden memory run --dataset-size 663 --samples-per-step 8 --out run.jsonl -- python train.py
   model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
 
-Output and signals pass through; what is said about memory goes to standard error. The command is told of its limit by a
-signal and by a message on the socket in MODEL_GARDEN_SOCKET (see docs/memory-socket.md).
+The command has the terminal as without us: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
+through; what is said about memory goes to standard error. With --format tui the screen has the terminal, so a prompt fails.
+The command is told of its limit by a signal and by a message on the socket in MODEL_GARDEN_SOCKET (see
+docs/memory-socket.md).
 Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.";
 
 /// What to do at the limit.
@@ -64,7 +74,9 @@ pub struct Args {
 /// Runs the command to its end.
 pub fn run(args: Args) -> Result<ExitCode> {
     let name = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let trace = args.options.trace(&name)?;
+    let words = args.command.iter().chain(&args.restart_arg).flat_map(|word| with_value(word));
+    let inputs = words.map(|word| Input::new("a file of the command,", word)).collect();
+    let trace = args.options.trace(&name, inputs)?;
     let orders = Orders {
         command: args.command,
         interval: args.options.interval,
@@ -88,8 +100,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let surroundings = Surroundings { wakes: &wakes, sender: &sender, passage, trace, observer: &mut view };
     let outcome = supervise::run(&orders, surroundings);
     view.close(outcome.as_ref().ok().map(ToString::to_string).as_deref());
+    let outcome = outcome?;
+    supervise::end_like(outcome);
     // Codes above 255 do not exist; the shell would cut them likewise.
-    Ok(ExitCode::from(outcome?.exit_code() as u8))
+    Ok(ExitCode::from(outcome.exit_code() as u8))
+}
+
+/// A word of the command and, for `--config=train.yaml`, what stands behind the sign: both may name a file.
+fn with_value(word: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let sign = word.as_bytes().iter().position(|byte| *byte == b'=');
+    let value = sign.map(|sign| OsStr::from_bytes(&word.as_bytes()[sign + 1..]));
+    std::iter::once(word).chain(value)
 }
 
 /// Flags of the guard.
@@ -98,6 +119,8 @@ pub struct GuardArgs {
     #[arg(long)]
     control: PathBuf,
     #[arg(long)]
+    standing: Standing,
+    #[arg(long)]
     group: Option<PathBuf>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -105,7 +128,8 @@ pub struct GuardArgs {
 
 /// Keeps the command's tree together until its last process has ended.
 pub fn guard(args: GuardArgs) -> Result<ExitCode> {
-    supervise::guard(&GuardOrders { control: args.control, group: args.group, command: args.command })?;
+    let GuardArgs { control, standing, group, command } = args;
+    supervise::guard(&GuardOrders { control, standing, group, command })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -115,6 +139,8 @@ pub struct LaunchArgs {
     #[arg(long)]
     parent: i32,
     #[arg(long)]
+    standing: Standing,
+    #[arg(long)]
     group: Option<PathBuf>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -122,5 +148,5 @@ pub struct LaunchArgs {
 
 /// Becomes the command, or says why it cannot.
 pub fn launch(args: &LaunchArgs) -> Result<ExitCode> {
-    Err(supervise::launch(args.parent, args.group.as_deref(), &args.command).into())
+    Err(supervise::launch(args.parent, args.standing, args.group.as_deref(), &args.command).into())
 }

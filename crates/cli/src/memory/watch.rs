@@ -3,6 +3,7 @@
 use super::{
     live::{self, View},
     options::{Format, Options, Patterns},
+    overwrite::Input,
 };
 use anyhow::{Context, Result};
 use garden_memory::{
@@ -49,7 +50,8 @@ struct Target {
     /// The process to watch.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Watch the largest tree that looks like training, and say which and why.
+    /// Watch the largest process tree that trains, and say which and why: Python or a launcher with PyTorch,
+    /// TensorFlow, JAX or CUDA loaded or steps in its log, or our own training.
     #[arg(long)]
     find_training: bool,
 }
@@ -75,7 +77,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         StepSocket::bind(path, board.clone()).with_context(|| format!("cannot listen on {}", path.display()))
     };
     let _socket = args.socket.as_ref().map(listen).transpose()?;
-    let trace = args.options.trace(&format!("process {pid}"))?;
+    let logs = log.files().map(|file| Input::new("the log", file)).collect();
+    let trace = args.options.trace(&format!("process {pid}"), logs)?;
     let mut recorder = Recorder::new(probe, board, args.options.known.facts(), trace).reading_along(log);
 
     let (sender, wakes) = channel();
@@ -84,8 +87,6 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut view = View::open(format, live::Place::Watch, sender)?;
     notes.iter().for_each(|note| view.note(note));
     let ended = watch::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
-    // The summary comes first: whatever ended the watch, what was seen counts.
-    view.close(ended.as_ref().ok().map(ToString::to_string).as_deref());
-    ended?;
+    view.close(Some(&ended.to_string()));
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part")]
 
+pub mod terminal;
 pub mod training;
 
 use procfs::process::Process;
@@ -101,13 +102,14 @@ impl Finished {
 /// A process under way, ended with the test whatever happens.
 pub struct Running {
     pub child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: BufReader<Box<dyn Read + Send>>,
 }
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let output: Box<dyn Read + Send> = Box::new(child.stdout.take().expect("piped"));
+        let output = BufReader::new(output);
         Self { child, output }
     }
 
@@ -142,6 +144,13 @@ impl Running {
         let errors = self.errors();
         let code = self.child.wait().unwrap().code();
         Finished { code, output, errors }
+    }
+
+    /// Stops reading what it prints.
+    pub fn leave(&mut self) -> &mut Child {
+        let (nobody, _) = std::io::pipe().expect("a pipe");
+        drop(std::mem::replace(&mut self.output, BufReader::new(Box::new(nobody))));
+        &mut self.child
     }
 
     fn errors(&mut self) -> String {

@@ -12,7 +12,7 @@ mod shares;
 mod tree;
 
 pub use cgroup::CgroupMemory;
-pub use find::{Candidate, Found, find_training};
+pub use find::{Candidate, Evidence, Found, find_training};
 pub use machine::Machine;
 pub use shares::Kinds;
 
@@ -59,14 +59,28 @@ pub enum ProbeError {
         /// Its name.
         name: String,
     },
-    /// No process looks like training.
+    /// No process shows that it trains.
     #[error(
-        "no training process found: none of python, torchrun, accelerate, deepspeed or model-garden is running"
+        "no training found: looked for python, torchrun, accelerate or deepspeed with PyTorch, TensorFlow, JAX or CUDA \
+         loaded or steps in their log, and for model-garden{}; watch one by its number with --pid",
+        but(passed_over)
     )]
-    NothingFound,
+    NothingFound {
+        /// Those that could train by their name alone, the largest first.
+        passed_over: Vec<String>,
+    },
     /// `/proc` cannot be read.
     #[error("cannot read /proc: {0}")]
     Proc(String),
+}
+
+/// What was seen and not taken.
+fn but(passed_over: &[String]) -> String {
+    match passed_over {
+        [] => String::new(),
+        [one] => format!("; only {one} is there"),
+        [first, rest @ ..] => format!("; only {first} and {} more are there", rest.len()),
+    }
 }
 
 impl ProbeError {

@@ -99,7 +99,7 @@ impl Tree {
         // From the members of the tick before, the dead among them included: a child that was forked and orphaned
         // since then still carries their group or session.
         self.led = led_by(self.members.values().map(|member| Place::from(&member.stat)), &self.led);
-        let ended = self.drop_ended();
+        let ended = self.drop_ended()?;
         let mut newcomers = self.read_newcomers()?;
         let mut adopted = HashMap::new();
         while let Some(found) = newcomers.iter().position(|new| self.adopts(new.place, &adopted)) {
@@ -116,11 +116,17 @@ impl Tree {
         self.members.values()
     }
 
-    fn drop_ended(&mut self) -> Vec<Stat> {
+    /// A member that cannot be read for want of something (files, memory) has not ended for that.
+    fn drop_ended(&mut self) -> io::Result<Vec<Stat>> {
         let mut ended = Vec::new();
+        let mut unread = None;
         self.members.retain(|_, member| match member.process.stat() {
             Ok(stat) if is_alive(&stat) => {
                 member.stat = stat;
+                true
+            }
+            Err(error) if !is_gone(&error) => {
+                unread = Some(error);
                 true
             }
             _ => {
@@ -128,7 +134,7 @@ impl Tree {
                 false
             }
         });
-        ended
+        unread.map_or(Ok(ended), |error| Err(io::Error::other(error.to_string())))
     }
 
     fn read_newcomers(&mut self) -> io::Result<Vec<Newcomer>> {
@@ -162,6 +168,15 @@ fn led_by(members: impl Iterator<Item = Place> + Clone, before: &HashSet<i32>) -
     let own: HashSet<i32> = members.clone().map(|place| place.pid).collect();
     let is_led = |id: &i32| own.contains(id) || before.contains(id);
     members.flat_map(|place| [place.group, place.session]).filter(is_led).collect()
+}
+
+/// Whether a process could not be read because it has ended, or hides from us.
+fn is_gone(error: &ProcError) -> bool {
+    match error {
+        ProcError::NotFound(_) | ProcError::PermissionDenied(_) => true,
+        ProcError::Io(error, _) => error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()),
+        _ => false,
+    }
 }
 
 /// A zombie holds no memory: it has ended, only its parent has not looked yet.

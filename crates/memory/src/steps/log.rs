@@ -7,7 +7,7 @@
 use super::{OutputParser, StepBoard, StepPatterns};
 use procfs::process::{FDTarget, Process};
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -30,6 +30,12 @@ pub enum LogError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// It is no file that could be read again and again.
+    #[error("{} is not a file: steps can only be read from one that grows, such as the output of `tee`", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
     },
 }
 
@@ -57,8 +63,10 @@ impl LogFollower {
         let paths = given.map_or_else(|| first_output(processes), |path| vec![path.to_owned()]);
         let mut logs = Vec::new();
         for path in paths {
-            match File::open(&path) {
-                Ok(file) => logs.push(Log::new(path, file, OutputParser::new(board.clone(), patterns))),
+            match open_file(&path) {
+                Ok(None) if given.is_some() => return Err(LogError::NotAFile { path }),
+                Ok(None) => {}
+                Ok(Some(file)) => logs.push(Log::new(path, file, OutputParser::new(board.clone(), patterns))),
                 // What was found and not asked for is done without.
                 Err(source) if given.is_some() => return Err(LogError::Io { path, source }),
                 Err(_) => {}
@@ -76,6 +84,13 @@ impl LogFollower {
     pub fn catch_up(&mut self) {
         self.logs.iter_mut().for_each(Log::catch_up);
     }
+}
+
+/// `None` for what is there but no regular file: opening a pipe that nobody writes to would wait for ever, and reading
+/// one would take lines from its reader.
+fn open_file(path: &Path) -> io::Result<Option<File>> {
+    let is_file = fs::metadata(path)?.is_file();
+    is_file.then(|| File::open(path)).transpose()
 }
 
 impl Log {
@@ -126,7 +141,6 @@ mod tests {
     use super::*;
     use crate::RunFacts;
     use std::{
-        fs,
         io::Write,
         process::{Command, Stdio},
     };
@@ -178,5 +192,19 @@ mod tests {
             &StepPatterns::default(),
         );
         assert!(matches!(missing, Err(LogError::Io { .. })));
+    }
+
+    #[test]
+    fn a_pipe_a_device_or_a_folder_is_refused_by_name_instead_of_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+            let refused = LogFollower::open(&[], Some(path), StepBoard::default(), &StepPatterns::default())
+                .err()
+                .unwrap();
+            let said = refused.to_string();
+            assert!(said.contains("is not a file") && said.contains(path.to_str().unwrap()), "{said}");
+        }
     }
 }

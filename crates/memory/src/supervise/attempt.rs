@@ -4,15 +4,15 @@
 //! of the command outlives the attempt.
 
 use super::{
-    Call, Event, LimitWatch, OnLimit, Outcome, Report, SuperviseError, Supervisor, ends, job::Job,
-    pause_if_asked,
+    Call, Event, Heard, LimitWatch, OnLimit, Outcome, Report, Standing, SuperviseError, Supervisor,
+    asks_to_end, job::Job,
 };
 use crate::{
+    failed_looks::{Failed, FailedLooks},
     probe::ProbeError,
     steps::Notice,
-    watch::{Wake, next_tick},
+    watch::{Wake, next_tick, stop_with},
 };
-use rustix::process::Signal;
 use signal_hook::consts;
 use std::{
     sync::mpsc::RecvTimeoutError,
@@ -25,10 +25,6 @@ const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 
 /// The pause before what could not be killed is tried again: a process may hang in the kernel for a while.
 const NEXT_KILL: Duration = Duration::from_secs(60);
-
-/// A limit that could not be looked after this often in a row is none any more. A machine that is short of memory or
-/// files for a moment is no reason to end hours of work.
-const MOST_FAILED_LOOKS: u32 = 60;
 
 /// Why a command is being ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,39 +57,6 @@ impl Pace {
         let wait = self.limit.filter(|_| !self.warned).unwrap_or(self.interval);
         let reading = self.reading.map(|due| due.max(now));
         reading.map_or(now + wait, |due| due.min(now + wait))
-    }
-}
-
-/// The looks that failed.
-#[derive(Debug, Default)]
-struct FailedLooks {
-    in_a_row: u32,
-    told: bool,
-}
-
-/// What to do about a look that failed.
-#[derive(Debug, PartialEq, Eq)]
-enum Failed {
-    Tell,
-    GoOn,
-    GiveUp,
-}
-
-impl FailedLooks {
-    /// Counts one more; only a limit that is to be kept is a reason to give up.
-    fn count(&mut self, keeps_limit: bool) -> Failed {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        if keeps_limit && self.in_a_row >= MOST_FAILED_LOOKS {
-            Failed::GiveUp
-        } else if std::mem::replace(&mut self.told, true) {
-            Failed::GoOn
-        } else {
-            Failed::Tell
-        }
-    }
-
-    fn end(&mut self) {
-        self.in_a_row = 0;
     }
 }
 
@@ -296,12 +259,17 @@ impl<'a, 'b> Attempt<'a, 'b> {
 
     fn wake(&mut self, wake: Wake) {
         match wake {
-            Wake::Signal(signal) => self.pass_on(signal),
-            Wake::Quit => self.pass_on(consts::SIGINT),
+            Wake::Signal(heard) => self.heard(heard),
+            Wake::Quit => self.heard(Heard { signal: consts::SIGINT, sender: Some(0) }),
+            Wake::Pause => self.stop_everything(),
             Wake::Redraw => self.supervisor.observer.redraw(),
+            Wake::OutputLost { stream, error } => {
+                self.supervisor.observer.event(&Event::OutputLost { stream: stream.to_string(), error });
+            }
             Wake::Guard(Report::Started(_)) => {}
             Wake::Guard(Report::Exited(code)) => self.command_ended(Outcome::Exited(code)),
             Wake::Guard(Report::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
+            Wake::Guard(Report::Stopped(_)) => self.stop_with_command(),
             Wake::GuardGone => self.guard_gone = true,
         }
     }
@@ -310,25 +278,50 @@ impl<'a, 'b> Attempt<'a, 'b> {
         self.ended = Some((outcome, Instant::now() + STRAGGLER_GRACE));
     }
 
-    /// Hands a signal to the command as it would have got it: those of the keyboard reach its whole group.
-    fn pass_on(&mut self, number: i32) {
-        let Some(signal) = Signal::from_named_raw(number) else { return };
-        match number {
-            consts::SIGWINCH => self.job.resize(),
-            consts::SIGTSTP => {
-                self.job.tell_group(signal);
-                // We stop here, as the shell expects, until it lets us go on; then the command does, too.
-                pause_if_asked(number);
-                self.job.tell_group(Signal::CONT);
+    /// Answers a signal that reached us.
+    fn heard(&mut self, heard: Heard) {
+        match heard.signal {
+            consts::SIGWINCH => {
+                self.job.resize();
+                self.supervisor.observer.redraw();
             }
-            consts::SIGINT | consts::SIGQUIT | consts::SIGCONT => self.job.tell_group(signal),
-            _ => self.job.tell(signal),
+            // A command in our group is stopped by the same signal, or by what we pass on, and we follow it.
+            consts::SIGTSTP if self.job.standing() != Standing::WithUs => self.stop_everything(),
+            _ => self.job.pass_on(heard),
         }
-        if ends(number) {
+        if asks_to_end(heard.signal) {
             self.supervisor.user_stops = true;
-            let deadline = Instant::now() + self.supervisor.orders.grace;
-            self.stopping.get_or_insert(Stopping { cause: Cause::User, deadline });
+            if self.is_for_us(heard) {
+                let deadline = Instant::now() + self.supervisor.orders.grace;
+                self.stopping.get_or_insert(Stopping { cause: Cause::User, deadline });
+            }
         }
+    }
+
+    /// Whether it is on us to see that the command ends. What a key sends is the command's to answer, and may be an
+    /// everyday thing: Ctrl-C at a Python prompt. Of a terminal that is closed a command is told, and may carry on.
+    fn is_for_us(&self, heard: Heard) -> bool {
+        let by_keyboard = heard.is_by_key() && self.job.standing() == Standing::WithUs;
+        let hangs_up = heard.signal == consts::SIGHUP && self.supervisor.terminal.is_some();
+        !by_keyboard && !hangs_up
+    }
+
+    /// Stops the command and ourselves, until the shell lets us go on.
+    fn stop_everything(&mut self) {
+        self.job.stop();
+        stop_with(self.supervisor.observer);
+        self.job.go_on();
+        self.job.resize();
+    }
+
+    /// The command was stopped: the shell must see the same of us, or it would not give its prompt.
+    fn stop_with_command(&mut self) {
+        if self.job.standing() != Standing::WithUs || !self.job.is_stopped() {
+            return;
+        }
+        self.job.settle();
+        stop_with(self.supervisor.observer);
+        self.job.resize();
     }
 }
 
@@ -362,26 +355,5 @@ mod tests {
         let pace = Pace { interval: SECOND, limit: None, warned: false, reading: None };
         assert_eq!(pace.next_look(now), now + SECOND);
         assert_eq!(Pace { limit: Some(BRINK), ..pace }.next_look(now), now + BRINK, "the limit still counts");
-    }
-
-    #[test]
-    fn a_look_that_fails_is_told_once_and_ends_nothing() {
-        let mut failed = FailedLooks::default();
-        assert_eq!(failed.count(true), Failed::Tell);
-        for _ in 0..3 {
-            // Each time it comes right again before there are too many.
-            (failed.in_a_row..MOST_FAILED_LOOKS - 1)
-                .for_each(|_| assert_eq!(failed.count(true), Failed::GoOn));
-            failed.end();
-        }
-        let all: Vec<Failed> = (0..2 * MOST_FAILED_LOOKS).map(|_| failed.count(false)).collect();
-        assert!(all.iter().all(|what| *what == Failed::GoOn), "without a limit there is nothing to give up");
-    }
-
-    #[test]
-    fn a_limit_that_cannot_be_kept_any_more_is_given_up() {
-        let mut failed = FailedLooks::default();
-        let all: Vec<Failed> = (0..MOST_FAILED_LOOKS).map(|_| failed.count(true)).collect();
-        assert_eq!(all.iter().position(|what| *what == Failed::GiveUp), Some(MOST_FAILED_LOOKS as usize - 1));
     }
 }

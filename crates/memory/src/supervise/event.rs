@@ -54,6 +54,13 @@ pub enum Event {
         /// Why.
         error: String,
     },
+    /// What the command prints cannot be passed on; told once a stream.
+    OutputLost {
+        /// Which stream of ours.
+        stream: String,
+        /// Why.
+        error: String,
+    },
     /// The trace cannot be written on.
     TraceLost {
         /// Why.
@@ -100,7 +107,10 @@ impl fmt::Display for Event {
                 write!(f, "not starting again: it was done {restarts} times already")
             }
             Self::LookFailed { error } => {
-                write!(f, "the memory of the command cannot be seen for a while, it runs on: {error}")
+                write!(f, "the memory cannot be read for now, the watch goes on: {error}")
+            }
+            Self::OutputLost { stream, error } => {
+                write!(f, "{stream} cannot be written ({error}); the command runs on, its output is dropped")
             }
             Self::TraceLost { error } => write!(f, "the trace ends here, the watch goes on: {error}"),
         }

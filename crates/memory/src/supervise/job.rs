@@ -6,22 +6,23 @@
 use super::{
     SuperviseError,
     end::end_below,
-    guard::{GuardOrders, Report, guard_command},
-    streams::{self, Flow, Passage, Streams},
+    guard::{GuardOrders, Report, Request, guard_command},
+    signals::Heard,
+    streams::{Flow, Passage, Streams},
+    terminal::Standing,
 };
 use crate::{
     probe::Probe,
     steps::{StepBoard, StepPatterns},
     watch::Wake,
 };
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+use procfs::process::Process;
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
+use signal_hook::consts;
 use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader, Write},
-    os::unix::{
-        net::{UnixListener, UnixStream},
-        process::CommandExt,
-    },
+    os::unix::net::{UnixListener, UnixStream},
     process::Child,
     sync::mpsc::Sender,
     thread,
@@ -46,6 +47,7 @@ pub(super) struct Job {
     guard: Child,
     line: UnixStream,
     command: Pid,
+    standing: Standing,
     flow: Option<Flow>,
 }
 
@@ -53,12 +55,9 @@ impl Job {
     pub fn start(setup: &JobSetup<'_>) -> Result<Self, SuperviseError> {
         let failed = |doing| move |source| SuperviseError::System { doing, source };
         let listener = UnixListener::bind(&setup.guard.control).map_err(failed("make the guard's socket"))?;
-        let streams = Streams::open(setup.passage).map_err(failed("open the command's streams"))?;
+        let streams = Streams::open().map_err(failed("open the command's streams"))?;
         let mut guard = spawn_guard(setup, &streams).map_err(failed("start the guard"))?;
-        if let Some(input) = guard.stdin.take() {
-            streams::feed_input(input);
-        }
-        let flow = streams.flow(setup.passage, setup.board, setup.patterns);
+        let flow = streams.flow(setup.passage, setup.board, setup.patterns, setup.wakes);
         let met = meet(&listener, &mut guard);
         let _ = std::fs::remove_file(&setup.guard.control);
         let (line, command) = match met {
@@ -69,7 +68,7 @@ impl Job {
                 return Err(failed("meet the guard")(error));
             }
         };
-        let job = Self { guard, line, command, flow: Some(flow) };
+        let job = Self { guard, line, command, standing: setup.guard.standing, flow: Some(flow) };
         let reader = job.line.try_clone().map_err(failed("listen to the guard"))?;
         let wakes = setup.wakes.clone();
         thread::spawn(move || pass_reports(reader, &wakes));
@@ -91,17 +90,67 @@ impl Job {
         let _ = kill_process(self.command, signal);
     }
 
-    /// Signals the command's process group, as a terminal would.
-    pub fn tell_group(&self, signal: Signal) {
-        let _ = kill_process_group(self.command, signal);
+    /// Where the command stands towards our terminal.
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 
-    /// Our terminal has another size, and so has the command's.
-    pub fn resize(&self) {
-        if let Some(flow) = &self.flow {
-            flow.resize();
+    /// Hands a signal that reached us to the command as it would have got it without us.
+    pub fn pass_on(&self, heard: Heard) {
+        let Some(signal) = Signal::from_named_raw(heard.signal) else { return };
+        match self.standing {
+            // What a key sends has reached the whole group; of the rest the guard knows whether it meant us alone.
+            Standing::WithUs if heard.is_by_key() => {}
+            Standing::WithUs => self.ask(Request::Pass(heard)),
+            // Those of the keyboard reach the whole group.
+            Standing::OwnGroup | Standing::OwnSession => match heard.signal {
+                consts::SIGINT | consts::SIGQUIT | consts::SIGTSTP | consts::SIGCONT => {
+                    self.tell_group(signal);
+                }
+                _ => self.tell(signal),
+            },
         }
-        self.tell_group(Signal::WINCH);
+    }
+
+    /// Stops the command together with us, until [`Job::go_on`].
+    pub fn stop(&self) {
+        // A session of its own has nobody who could continue it, so the kernel would not stop it for SIGTSTP.
+        self.tell_group(if self.standing == Standing::OwnSession { Signal::STOP } else { Signal::TSTP });
+    }
+
+    /// The reverse of [`Job::stop`].
+    pub fn go_on(&self) {
+        self.tell_group(Signal::CONT);
+    }
+
+    /// Whether the command itself stands still.
+    pub fn is_stopped(&self) -> bool {
+        Process::new(self.pid()).and_then(|process| process.stat()).is_ok_and(|stat| stat.state == 'T')
+    }
+
+    /// Our terminal may have another size: the command's gets it, and the command is told.
+    pub fn resize(&self) {
+        // What the kernel told it came before its terminal had the new size.
+        if self.flow.as_ref().is_some_and(Flow::resize) {
+            self.tell_group(Signal::WINCH);
+        }
+    }
+
+    /// Waits until what the command has printed so far has been passed on.
+    pub fn settle(&self) {
+        if let Some(flow) = &self.flow {
+            flow.settle();
+        }
+    }
+
+    fn tell_group(&self, signal: Signal) {
+        let group = if self.standing == Standing::WithUs { getpgrp() } else { self.command };
+        let _ = kill_process_group(group, signal);
+    }
+
+    fn ask(&self, request: Request) {
+        // A guard that is gone is noticed elsewhere.
+        let _ = (&self.line).write_all(request.line().as_bytes());
     }
 
     /// Ends every process of the tree; what would not go is returned.
@@ -122,7 +171,7 @@ impl Job {
     }
 
     fn dismiss(&mut self) {
-        let _ = self.line.write_all(b".");
+        self.ask(Request::Goodbye);
         // If the guard was killed, its orphans are ours now, for we adopt them too.
         if !self.guard.wait().is_ok_and(|status| status.success()) {
             end_below(getpid().as_raw_nonzero().get());
@@ -143,8 +192,7 @@ fn spawn_guard(setup: &JobSetup<'_>, streams: &Streams) -> io::Result<Child> {
     let [input, output, errors] = streams.for_command(setup.passage)?;
     let mut command = guard_command(setup.guard);
     command.envs(setup.environment.iter().copied());
-    // In a group of its own, so that what the terminal sends to ours passes it by.
-    command.stdin(input).stdout(output).stderr(errors).process_group(0).spawn()
+    command.stdin(input).stdout(output).stderr(errors).spawn()
 }
 
 /// Waits for the guard to call and to say that the command runs.

@@ -1,6 +1,6 @@
 //! A command under our eye: started, watched, told of its limit, ended, started again.
 //!
-//! In come [`Orders`]; out come readings and [`Event`]s for an [`Observer`] and at last an [`Outcome`]. However this
+//! Takes [`Orders`], shows readings and [`Event`]s to an [`Observer`], and returns an [`Outcome`]. However this
 //! ends, no process of the command is left behind: the tree hangs below a guard that adopts every orphan (see
 //! `guard`), and dropping a job ends all of it. One command at a time per process.
 
@@ -13,26 +13,30 @@ mod job;
 mod limit;
 mod signals;
 mod streams;
+mod terminal;
+mod witness;
 
 pub use event::Event;
 pub use guard::{GUARD_WORDS, GuardOrders, LAUNCH_WORDS, Report, guard, launch};
 pub use limit::{Call, LimitWatch};
-pub use signals::{BadSignal, StopSignal, listen};
-pub use streams::Passage;
+pub use signals::{BadSignal, Heard, StopSignal, listen};
+pub use streams::{Passage, Stream};
+pub use terminal::{BadStanding, Standing};
 
-pub(crate) use signals::{ends, pause_if_asked};
+pub(crate) use signals::{asks_to_end, stop_here};
 
 use crate::{
     RunFacts, TraceWriter,
     probe::ProbeError,
     record::Recorder,
     steps::{SOCKET_VARIABLE, StepBoard, StepPatterns, StepSocket},
-    watch::{Observer, Wake},
+    watch::{Observer, Wake, stop_with},
 };
 use attempt::Attempt;
 use group::CommandGroup;
 use job::{Job, JobSetup};
 use rustix::process::{getpid, set_child_subreaper};
+use signal_hook::consts;
 use std::{
     ffi::{OsStr, OsString},
     fmt, io,
@@ -41,6 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
+use terminal::OurTerminal;
 
 /// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
 pub const STOPPED_AT_LIMIT: i32 = 75;
@@ -174,13 +179,15 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     let board = StepBoard::default();
     let socket = StepSocket::bind(&folder.path().join("steps"), board.clone())
         .map_err(failed("make the step socket"))?;
+    let Surroundings { wakes, sender, passage, trace, observer } = surroundings;
+    let terminal = OurTerminal::open();
     let group = orders.facts.limit.filter(|_| orders.on_limit != OnLimit::Warn).and_then(CommandGroup::make);
     let guard = GuardOrders {
         control: folder.path().join("guard"),
+        standing: Standing::of(&passage, terminal.as_ref()),
         group: group.as_ref().map(|group| group.directory().to_owned()),
         command: orders.command.clone(),
     };
-    let Surroundings { wakes, sender, passage, trace, observer } = surroundings;
     let mut supervisor = Supervisor {
         orders,
         wakes,
@@ -190,12 +197,21 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         board,
         socket,
         guard,
+        terminal,
         recorder: None,
         user_stops: false,
     };
     let outcome = supervisor.run(trace);
     drop(supervisor);
     outcome
+}
+
+/// Ends our process by Ctrl-C's signal if that is how the command ended on our terminal; otherwise returns. A shell that
+/// runs us in a loop breaks off only if it sees the signal, not for the code 130.
+pub fn end_like(outcome: Outcome) {
+    if outcome == Outcome::Signaled(consts::SIGINT) && OurTerminal::open().is_some() {
+        let _ = signal_hook::low_level::emulate_default_handler(consts::SIGINT);
+    }
 }
 
 fn private_folder() -> io::Result<TempDir> {
@@ -213,6 +229,7 @@ struct Supervisor<'a> {
     board: StepBoard,
     socket: StepSocket,
     guard: GuardOrders,
+    terminal: Option<OurTerminal>,
     recorder: Option<Recorder>,
     /// A signal asked us to end: nothing is started again.
     user_stops: bool,
@@ -231,7 +248,15 @@ impl Supervisor<'_> {
                 }
             }
             let outcome = Attempt::new(self, &job).attend()?;
+            let stood_with_us = job.standing() == Standing::WithUs;
             job.finish();
+            // What ended well left the terminal as it wanted it; what was killed could not.
+            if stood_with_us
+                && outcome != Outcome::Exited(0)
+                && let Some(terminal) = &self.terminal
+            {
+                terminal.restore();
+            }
             let wants_restart =
                 outcome.exit_code() == STOPPED_AT_LIMIT && self.orders.on_limit == OnLimit::Restart;
             if !wants_restart || self.user_stops {
@@ -275,9 +300,13 @@ impl Supervisor<'_> {
         let until = Instant::now() + pause;
         loop {
             match self.wakes.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Wake::Signal(signal)) if ends(signal) => return true,
+                Ok(Wake::Signal(heard)) if asks_to_end(heard.signal) => return true,
                 Ok(Wake::Quit) => return true,
                 Ok(Wake::Redraw) => self.observer.redraw(),
+                Ok(Wake::Pause) => stop_with(self.observer),
+                Ok(Wake::OutputLost { stream, error }) => {
+                    self.observer.event(&Event::OutputLost { stream: stream.to_string(), error });
+                }
                 Ok(_) => {}
                 Err(_) => return false,
             }

@@ -1,13 +1,17 @@
 //! Signals that reach our process, as messages on a channel.
 //!
-//! In come signals; out come [`Wake::Signal`]s. One that was ignored when we started (as `nohup` arranges) stays
-//! ignored, for us and for the command.
+//! Takes signals and sends each as a [`Wake::Signal`] that also says where it came from. One that was ignored when we
+//! started (as `nohup` arranges) stays ignored, for us and for the command.
 
 use crate::watch::Wake;
 use procfs::process::Process;
 use rustix::process::Signal;
-use signal_hook::{consts, iterator::Signals};
-use std::{io, str::FromStr, sync::mpsc::Sender, thread};
+use signal_hook::{
+    consts,
+    iterator::{SignalsInfo, exfiltrator::WithOrigin},
+    low_level::siginfo::{Cause, Origin},
+};
+use std::{io, ops::ControlFlow, str::FromStr, sync::mpsc::Sender, thread};
 
 /// What a command is told and we pass on; each by its number and name.
 const NAMED: [(i32, &str); 7] = [
@@ -21,32 +25,59 @@ const NAMED: [(i32, &str); 7] = [
 ];
 
 /// Whether the signal asks a process to end.
-pub(crate) fn ends(signal: i32) -> bool {
+pub(crate) fn asks_to_end(signal: i32) -> bool {
     [consts::SIGHUP, consts::SIGINT, consts::SIGQUIT, consts::SIGTERM].contains(&signal)
 }
 
-/// Stops our process, as Ctrl-Z would without us, until it is let go on; any other signal does nothing.
-pub(crate) fn pause_if_asked(signal: i32) {
-    if signal == consts::SIGTSTP {
-        // It fails only for a number that is no signal.
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
+/// A signal that arrived, and where it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// Its number.
+    pub signal: i32,
+    /// The process that sent it; `None` for the kernel.
+    pub sender: Option<i32>,
+}
+
+impl Heard {
+    /// Whether a key of the terminal sent it: then the kernel told the whole process group in the foreground.
+    pub(super) fn is_by_key(self) -> bool {
+        let keys = [consts::SIGINT, consts::SIGQUIT, consts::SIGTSTP];
+        self.sender.is_none() && keys.contains(&self.signal)
     }
+}
+
+impl From<Origin> for Heard {
+    fn from(origin: Origin) -> Self {
+        let by_kernel = origin.cause == Cause::Kernel;
+        let sender = origin.process.map_or(0, |process| process.pid);
+        Self { signal: origin.signal, sender: (!by_kernel).then_some(sender) }
+    }
+}
+
+/// Stops our process until it is let go on, as Ctrl-Z would without us.
+pub(crate) fn stop_here() {
+    // It fails only for a number that is no signal.
+    let _ = signal_hook::low_level::emulate_default_handler(consts::SIGTSTP);
 }
 
 /// Sends every signal that arrives from now on to `wakes`.
 pub fn listen(wakes: Sender<Wake>) -> io::Result<()> {
+    on_signals(&[consts::SIGWINCH, consts::SIGTSTP], move |heard| match wakes.send(Wake::Signal(heard)) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    })
+}
+
+/// Calls `each` for every signal that arrives from now on, of those we pass on and `also`.
+pub(super) fn on_signals(
+    also: &[i32],
+    each: impl FnMut(Heard) -> ControlFlow<()> + Send + 'static,
+) -> io::Result<()> {
     let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);
     let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
-    let also = [consts::SIGWINCH, consts::SIGTSTP];
-    let all = NAMED.iter().map(|(signal, _)| *signal).chain(also);
-    let mut signals = Signals::new(all.filter(|signal| !is_ignored(signal)))?;
-    thread::spawn(move || {
-        for signal in signals.forever() {
-            if wakes.send(Wake::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    });
+    let all = NAMED.iter().map(|(signal, _)| signal).chain(also).copied();
+    let mut signals = SignalsInfo::<WithOrigin>::new(all.filter(|signal| !is_ignored(signal)))?;
+    thread::spawn(move || signals.forever().map(Heard::from).try_for_each(each));
     Ok(())
 }
 

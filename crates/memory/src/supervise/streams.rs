@@ -1,25 +1,29 @@
 //! A command's standard streams: passed through byte for byte, and read along for steps.
 //!
-//! In come the places our own streams lead to; out come the ends that the command gets. Where ours is a terminal the
+//! Looks where our own streams lead and makes the ends that the command gets. Where our output is a terminal the
 //! command gets a pseudo-terminal, so that it prints as if we were not there; otherwise a pipe. Two streams that lead
-//! to the same place share one, so that their order is kept.
+//! to the same place share one, so that their order is kept. Input is our own, terminal or not.
+//! Output that cannot be written any more is dropped, and said once: the command runs on.
 
-use crate::steps::{OutputParser, StepBoard, StepPatterns};
+use crate::{
+    steps::{OutputParser, StepBoard, StepPatterns},
+    watch::Wake,
+};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::getpgrp,
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{OptionalActions, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr, tcsetwinsize},
+    event::{PollFd, PollFlags, poll},
+    io::ioctl_fionread,
+    pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
+    termios::{OptionalActions, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize},
 };
 use std::{
+    fmt,
     fs::{self, File},
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::MetadataExt},
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt,
     },
-    path::Path,
-    process::{ChildStdin, Stdio},
+    process::Stdio,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -32,8 +36,8 @@ use std::{
 const CHUNK: usize = 64 << 10;
 /// After the last process of the tree its output is at its end; only a stranger that inherited it could hold it open.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// How often a reader of our terminal looks whether we are in the foreground.
-const FOREGROUND_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// What a command printed before it was stopped is shown before we stop too, unless our own reader is slower than this.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What shows output on a screen.
 pub type Screen = Arc<Mutex<dyn Write + Send>>;
@@ -50,9 +54,20 @@ pub enum Passage {
 
 /// One of our two output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
+pub enum Stream {
+    /// Standard output.
     Output,
+    /// Standard error.
     Errors,
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Output => "standard output",
+            Self::Errors => "standard error",
+        })
+    }
 }
 
 impl Stream {
@@ -86,6 +101,15 @@ impl Read for Source {
                 let ended = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
                 if ended { Ok(0) } else { Err(error) }
             }),
+        }
+    }
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Pipe(pipe) => pipe.as_fd(),
+            Self::Terminal(terminal) => terminal.as_fd(),
         }
     }
 }
@@ -127,12 +151,12 @@ fn open_pipe() -> io::Result<(Source, Sink)> {
 
 /// A pseudo-terminal of the size of `ours` that changes no byte: ours does that already.
 fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    // Not to become the terminal that controls us.
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let controller = openpt(flags)?;
     grantpt(&controller)?;
     unlockpt(&controller)?;
-    let name = ptsname(&controller, Vec::new())?;
-    let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
-    let terminal = File::options().read(true).write(true).open(path)?;
+    let terminal = File::from(ioctl_tiocgptpeer(&controller, flags)?);
     let mut mode = tcgetattr(&terminal)?;
     mode.make_raw();
     tcsetattr(&terminal, OptionalActions::Now, &mode)?;
@@ -145,23 +169,19 @@ fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
 /// The streams of one command, before it starts.
 pub(super) struct Streams {
     channels: Vec<Channel>,
-    feeds_input: bool,
 }
 
 impl Streams {
-    pub fn open(passage: &Passage) -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         let same = Stream::Output.place().is_some() && Stream::Output.place() == Stream::Errors.place();
         let streams: &[Stream] = if same { &[Stream::Output] } else { &[Stream::Output, Stream::Errors] };
         let channels = streams.iter().map(|stream| Channel::open(*stream)).collect::<io::Result<_>>()?;
-        let feeds_input = isatty(io::stdin()) && matches!(passage, Passage::Through);
-        Ok(Self { channels, feeds_input })
+        Ok(Self { channels })
     }
 
-    /// Input, output and errors for the command. A command in a group of its own may not read our terminal, so there
-    /// it gets a pipe that we fill; anything else is handed on as it is.
+    /// Input, output and errors for the command. The keys of a terminal that shows a screen are the screen's.
     pub fn for_command(&self, passage: &Passage) -> io::Result<[Stdio; 3]> {
         let input = match passage {
-            _ if self.feeds_input => Stdio::piped(),
             Passage::Shown(_) | Passage::Swallowed if isatty(io::stdin()) => Stdio::null(),
             _ => Stdio::inherit(),
         };
@@ -172,12 +192,18 @@ impl Streams {
     }
 
     /// Starts passing through, after the command has its ends.
-    pub fn flow(self, passage: &Passage, board: &StepBoard, patterns: &StepPatterns) -> Flow {
+    pub fn flow(
+        self,
+        passage: &Passage,
+        board: &StepBoard,
+        patterns: &StepPatterns,
+        wakes: &Sender<Wake>,
+    ) -> Flow {
         let (done, ended) = channel();
-        let mut terminals = Vec::new();
+        let mut sources = Vec::new();
         for Channel { source, sink, stream } in self.channels {
             let parser = OutputParser::new(board.clone(), patterns);
-            let target: Box<dyn Write + Send> = match (passage, &sink) {
+            let target: Box<dyn Target> = match (passage, &sink) {
                 (Passage::Shown(screen), Sink::Terminal(_)) => Box::new(ToScreen(screen.clone())),
                 (Passage::Swallowed, _) => Box::new(io::sink()),
                 _ => match stream.of_ours() {
@@ -185,56 +211,114 @@ impl Streams {
                     Err(_) => Box::new(io::sink()),
                 },
             };
-            if let Source::Terminal(terminal) = &source {
-                terminals.extend(terminal.try_clone().ok().map(|terminal| (terminal, stream)));
-            }
+            sources.extend(source.as_fd().try_clone_to_owned().ok().map(|source| (source, stream)));
             // The command must be the only writer, or the end would never be seen.
             drop(sink);
             let done: Sender<()> = done.clone();
+            let wakes = wakes.clone();
             thread::spawn(move || {
-                pass(source, target, parser);
+                pass(source, target, parser, |error| {
+                    let _ = wakes.send(Wake::OutputLost { stream, error: error.to_string() });
+                });
                 let _ = done.send(());
             });
         }
-        Flow { ended, terminals }
+        Flow { ended, sources }
     }
 }
 
 /// Output under way.
 pub(super) struct Flow {
     ended: Receiver<()>,
-    terminals: Vec<(File, Stream)>,
+    /// Our ends of what the command writes to, pipes and terminals alike.
+    sources: Vec<(OwnedFd, Stream)>,
 }
 
 impl Flow {
-    /// Our terminal has another size.
-    pub fn resize(&self) {
-        for (terminal, stream) in &self.terminals {
-            if let Some(size) = stream.of_ours().ok().and_then(|ours| tcgetwinsize(ours).ok()) {
-                let _ = tcsetwinsize(terminal, size);
+    /// Gives the command's terminals the size of ours; true if one changed.
+    pub fn resize(&self) -> bool {
+        let resized = self.sources.iter().filter(|(source, stream)| {
+            let ours = stream.of_ours().ok().and_then(|ours| tcgetwinsize(ours).ok());
+            let theirs = tcgetwinsize(source).ok();
+            match (ours, theirs) {
+                (Some(ours), Some(theirs)) if ours != theirs => tcsetwinsize(source, ours).is_ok(),
+                _ => false,
             }
+        });
+        resized.count() > 0
+    }
+
+    /// Waits until everything that was written so far has been read.
+    pub fn settle(&self) {
+        let deadline = Instant::now() + SETTLE_PATIENCE;
+        let waits = |source: &OwnedFd| ioctl_fionread(source).is_ok_and(|waiting| waiting > 0);
+        while self.sources.iter().any(|(source, _)| waits(source)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Waits until everything that was written has been passed on.
     pub fn drain(self) {
         let deadline = Instant::now() + DRAIN_PATIENCE;
-        drop(self.terminals);
+        drop(self.sources);
         // Each thread sends once and then hangs up; an error is either the last hanging up or the patience.
         while self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
     }
 }
 
-/// Passes bytes on until either side ends. If our reader is gone, so is the command's: its next write fails as it
-/// would have without us.
-fn pass(mut source: Source, mut target: Box<dyn Write + Send>, mut parser: OutputParser) {
+/// Where output is written to.
+trait Target: Write + Send {
+    /// What to wait on where a write would block.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Writes all of it, however slow the reader.
+    fn put(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Somebody who shares our output made it non-blocking.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let Some(descriptor) = self.descriptor() else { return Err(error) };
+                    poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)], None)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.flush()
+    }
+}
+
+impl Target for File {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+}
+
+impl Target for io::Sink {}
+
+/// Passes bytes on until the command has closed its end. What cannot be written is dropped, and `lost` is told of the
+/// first failure: a full disk or a reader that has gone must not end hours of work. Each piece is tried anew, since a
+/// disk can have room again.
+fn pass(
+    mut source: impl Read,
+    mut target: Box<dyn Target>,
+    mut parser: OutputParser,
+    lost: impl FnOnce(io::Error),
+) {
     let mut buffer = vec![0; CHUNK];
+    let mut lost = Some(lost);
     loop {
         match source.read(&mut buffer) {
             Ok(0) => return,
             Ok(length) => {
-                if target.write_all(&buffer[..length]).and_then(|()| target.flush()).is_err() {
-                    return;
+                if let Err(error) = target.put(&buffer[..length])
+                    && let Some(lost) = lost.take()
+                {
+                    lost(error);
                 }
                 parser.feed(&buffer[..length]);
             }
@@ -246,6 +330,8 @@ fn pass(mut source: Source, mut target: Box<dyn Write + Send>, mut parser: Outpu
 
 struct ToScreen(Screen);
 
+impl Target for ToScreen {}
+
 impl Write for ToScreen {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
@@ -256,26 +342,35 @@ impl Write for ToScreen {
     }
 }
 
-/// Hands lines typed at our terminal to the command. It ends with the process: nothing interrupts a read of a terminal.
-pub(super) fn feed_input(mut command: ChildStdin) {
-    thread::spawn(move || {
-        let stdin = io::stdin();
-        let mut buffer = [0; 4096];
-        loop {
-            let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
-            if poll(&mut ready, Some(&FOREGROUND_LOOK)).is_ok_and(|ready| ready == 0) {
-                continue;
-            }
-            // Reading from the background would stop us.
-            if tcgetpgrp(&stdin).is_ok_and(|foreground| foreground != getpgrp()) {
-                thread::sleep(Duration::from_millis(200));
-                continue;
-            }
-            match rustix::io::read(&stdin, &mut buffer) {
-                Ok(0) | Err(_) => return,
-                Ok(length) if command.write_all(&buffer[..length]).is_err() => return,
-                Ok(_) => {}
-            }
-        }
-    });
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RunFacts;
+
+    #[test]
+    fn output_that_cannot_be_written_is_said_once_and_still_read_for_steps() {
+        let board = StepBoard::default();
+        let parser = OutputParser::new(board.clone(), &StepPatterns::default());
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut failures = Vec::new();
+        let output = b"step 1\n".chain(&b"step 2\n"[..]).chain(&b"step 3\n"[..]);
+        pass(output, Box::new(full), parser, |error| failures.push(error.to_string()));
+        assert_eq!(board.now(&RunFacts::default()).0, Some(3), "all of it was read");
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(failures[0].contains("No space left"), "{failures:?}");
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_on_a_non_blocking_pipe_gets_every_byte() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let sent = vec![b'x'; 1 << 20];
+        let read = thread::spawn(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).map(|_| all)
+        });
+        let parser = OutputParser::new(StepBoard::default(), &StepPatterns::default());
+        pass(&sent[..], Box::new(File::from(OwnedFd::from(writer))), parser, |error| panic!("{error}"));
+        assert_eq!(read.join().unwrap().unwrap().len(), sent.len());
+    }
 }

@@ -18,7 +18,11 @@ pub use writer::TraceWriter;
 
 use crate::RunFacts;
 use serde::{Deserialize, Serialize};
-use std::{io, path::PathBuf};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
 /// The value of the header's `trace` key in the version that this crate writes.
 pub const TRACE_VERSION: &str = "model-garden/1";
@@ -41,6 +45,17 @@ impl TraceHeader {
     pub fn new(name: impl Into<String>, facts: RunFacts) -> Self {
         Self { trace: TRACE_VERSION.to_owned(), name: name.into(), facts }
     }
+}
+
+/// Whether a new trace may take the place of the file at `path`: if that is a trace, or empty.
+pub fn may_replace(path: &Path) -> io::Result<bool> {
+    // Enough for the key that every header begins with.
+    const BEGINNING: u64 = 64;
+    let mut beginning = Vec::new();
+    File::open(path)?.take(BEGINNING).read_to_end(&mut beginning)?;
+    let (family, _) = TRACE_VERSION.split_once('/').unwrap_or((TRACE_VERSION, ""));
+    let header = format!("{{\"trace\":\"{family}/");
+    Ok(beginning.is_empty() || beginning.starts_with(header.as_bytes()))
 }
 
 /// Why a trace could not be read or written.
@@ -82,4 +97,22 @@ pub enum TraceError {
         /// What a line with a figure looks like in this format.
         expected: &'static str,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_trace_may_be_replaced_and_what_else_holds_somebody_s_work_may_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        drop(TraceWriter::create(&path, &TraceHeader::new("run", RunFacts::default())).unwrap());
+        assert!(may_replace(&path).unwrap());
+        for (content, replaceable) in [("", true), ("print('train')\n", false), ("{\"image\": 1}\n", false)] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(may_replace(&path).unwrap(), replaceable, "{content}");
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! What a person or a program sees while memory is watched: lines, JSON, or a screen.
 //!
-//! In come readings and events; out go bytes to standard output (`watch`) or standard error (`run`, whose standard
-//! output belongs to the command). Whatever the form, the last word is a summary.
+//! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard output
+//! belongs to the command). Verdicts are shown once they have held; the last word is a summary with the last one.
+//! Nothing that cannot be written ends a command.
 
 mod history;
+mod keys;
 mod lines;
 mod panels;
 mod screen;
@@ -14,6 +16,7 @@ use super::options::Format;
 use anyhow::{Result, bail};
 use garden_memory::{
     record::Reading,
+    settled::Settled,
     supervise::{Event, Passage},
     watch::{Observer, Wake},
 };
@@ -53,7 +56,10 @@ pub struct View {
     form: Form,
     place: Place,
     last: Option<Reading>,
+    settled: Settled,
     wakes: Sender<Wake>,
+    /// It was said that our output cannot be written.
+    told: bool,
 }
 
 impl View {
@@ -67,7 +73,7 @@ impl View {
             Format::Text => Form::Text(TextLines::new(place)),
             Format::Json => Form::Json(JsonLines::new(place)),
         };
-        Ok(Self { form, place, last: None, wakes })
+        Ok(Self { form, place, last: None, settled: Settled::default(), wakes, told: false })
     }
 
     /// Where a command's output goes in this form.
@@ -88,7 +94,7 @@ impl View {
                 Ok(())
             }
         };
-        self.stop_if_unseen(written);
+        self.answer(written);
     }
 
     /// Ends with the summary; `how` says what ended it.
@@ -106,22 +112,34 @@ impl View {
         };
     }
 
-    /// A watch whose output nobody reads any more ends; a command goes on.
-    fn stop_if_unseen(&self, written: io::Result<()>) {
-        if written.is_err() && self.place == Place::Watch {
+    /// A watch whose output nobody reads any more ends. One whose disk is full goes on, and a command always does.
+    fn answer(&mut self, written: io::Result<()>) {
+        let Err(error) = written else { return };
+        if self.place == Place::Run {
+            return;
+        }
+        let is_gone = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+        if is_gone || error.kind() == io::ErrorKind::BrokenPipe {
             let _ = self.wakes.send(Wake::Quit);
+        } else if !std::mem::replace(&mut self.told, true) {
+            let _ = writeln!(
+                io::stderr(),
+                "model-garden: standard output cannot be written ({error}); the watch goes on"
+            );
         }
     }
 }
 
 impl Observer for View {
     fn reading(&mut self, reading: &Reading) {
+        let settled = self.settled.show(reading.snapshot.sample.t, &reading.assessment);
+        let shown = Reading { assessment: settled.clone(), ..reading.clone() };
         let written = match &mut self.form {
-            Form::Text(lines) => lines.reading(reading),
-            Form::Json(lines) => lines.reading(reading),
-            Form::Screen(screen) => screen.reading(reading),
+            Form::Text(lines) => lines.reading(&shown),
+            Form::Json(lines) => lines.reading(&shown),
+            Form::Screen(screen) => screen.reading(&shown),
         };
-        self.stop_if_unseen(written);
+        self.answer(written);
         self.last = Some(reading.clone());
     }
 
@@ -136,13 +154,26 @@ impl Observer for View {
                 Ok(())
             }
         };
-        self.stop_if_unseen(written);
+        self.answer(written);
     }
 
     fn redraw(&mut self) {
         if let Form::Screen(screen) = &mut self.form {
             let drawn = screen.redraw();
-            self.stop_if_unseen(drawn);
+            self.answer(drawn);
+        }
+    }
+
+    fn suspend(&mut self) {
+        if let Form::Screen(screen) = &mut self.form {
+            screen.suspend();
+        }
+    }
+
+    fn resume(&mut self) {
+        if let Form::Screen(screen) = &mut self.form {
+            let drawn = screen.resume();
+            self.answer(drawn);
         }
     }
 }

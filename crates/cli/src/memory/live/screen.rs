@@ -6,28 +6,25 @@
 use super::{
     Place,
     history::{History, Point},
+    keys::Keys,
     panels,
     tail::OutputTail,
 };
 use garden_memory::{record::Reading, watch::Wake};
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event, KeyCode, KeyModifiers},
+    crossterm::{
+        execute,
+        terminal::{EnterAlternateScreen, enable_raw_mode},
+    },
     layout::{Constraint, Layout},
 };
 use std::{
     io::{self, Write},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc::Sender,
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
+    mem::ManuallyDrop,
+    sync::{Arc, Mutex, PoisonError, mpsc::Sender},
 };
 
-/// How often the key reader looks whether the screen was closed.
-const KEY_LOOK: Duration = Duration::from_millis(100);
 /// Notes kept; the newest shows.
 const MOST_NOTES: usize = 20;
 /// Lines of the command's output that are shown.
@@ -37,25 +34,21 @@ const LEFT_LINES: usize = 40;
 
 /// The screen and what it remembers.
 pub struct Screen {
-    terminal: DefaultTerminal,
+    /// Never dropped, because it would print of a terminal that has gone and panic; we give it back ourselves.
+    terminal: ManuallyDrop<DefaultTerminal>,
     place: Place,
     history: History,
     last: Option<Reading>,
     notes: Vec<String>,
     output: Arc<Mutex<OutputTail>>,
-    closed: Arc<AtomicBool>,
-    keys: Option<JoinHandle<()>>,
+    keys: Keys,
 }
 
 impl Screen {
     /// Takes the terminal over.
     pub fn open(place: Place, wakes: Sender<Wake>) -> io::Result<Self> {
-        let terminal = ratatui::try_init()?;
-        let closed = Arc::new(AtomicBool::new(false));
-        let keys = thread::spawn({
-            let closed = Arc::clone(&closed);
-            move || read_keys(&closed, &wakes)
-        });
+        let terminal = ManuallyDrop::new(ratatui::try_init()?);
+        let keys = Keys::read(place, wakes).inspect_err(|_| drop(ratatui::try_restore()))?;
         Ok(Self {
             terminal,
             place,
@@ -63,8 +56,7 @@ impl Screen {
             last: None,
             notes: Vec::new(),
             output: Arc::default(),
-            closed,
-            keys: Some(keys),
+            keys,
         })
     }
 
@@ -131,11 +123,24 @@ impl Screen {
         }
     }
 
+    /// Leaves the terminal to the shell while we are stopped.
+    pub fn suspend(&mut self) {
+        // A terminal that has gone needs nothing.
+        let _ = self.terminal.show_cursor();
+        let _ = ratatui::try_restore();
+    }
+
+    /// Takes the terminal again and draws.
+    pub fn resume(&mut self) -> io::Result<()> {
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen)?;
+        self.terminal.clear()?;
+        self.redraw()
+    }
+
     fn give_back(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
-        if let Some(keys) = self.keys.take() {
-            let _ = keys.join();
-            ratatui::restore();
+        if self.keys.close() {
+            self.suspend();
         }
     }
 }
@@ -143,29 +148,6 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.give_back();
-    }
-}
-
-fn read_keys(closed: &AtomicBool, wakes: &Sender<Wake>) {
-    while !closed.load(Ordering::Relaxed) {
-        let wake = match event::poll(KEY_LOOK) {
-            Ok(true) => match event::read() {
-                Ok(Event::Key(key)) => {
-                    let interrupts =
-                        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-                    let quits = matches!(key.code, KeyCode::Char('q') | KeyCode::Esc);
-                    if interrupts || quits { Wake::Quit } else { Wake::Redraw }
-                }
-                Ok(Event::Resize(..)) => Wake::Redraw,
-                Ok(_) => continue,
-                Err(_) => return,
-            },
-            Ok(false) => continue,
-            Err(_) => return,
-        };
-        if wakes.send(wake).is_err() {
-            return;
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     progress::Format,
 };
 use anyhow::{Context, Result};
-use garden_data::source::MAX_IMAGE_BYTES;
+use garden_data::{missing::check_folder, source::MAX_IMAGE_BYTES};
 use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -58,6 +58,7 @@ pub struct Args {
 
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    std::iter::once(&args.model).chain(&args.adapter).try_for_each(|folder| check_folder(folder))?;
     let mut interpreter = Interpreter::from_dir(&args.model, args.pixels.limits())?;
     // Whatever is wrong with the question is told before gigabytes are read.
     let prompt = prompt(args, &mut interpreter)?;

@@ -2,6 +2,7 @@
 
 use crate::progress;
 use anyhow::Result;
+use garden_data::missing::check_folder;
 use garden_memory::ByteSize;
 use garden_train::merge::{MergedAs, merge};
 use std::{path::PathBuf, process::ExitCode};
@@ -37,6 +38,7 @@ pub struct Args {
 
 /// Merges.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    [&args.base_model, &args.adapter].into_iter().try_for_each(|folder| check_folder(folder))?;
     let bar = progress::share_bar("merging");
     let merged = merge(&args.base_model, &args.adapter, &args.output, args.save_as, |share| {
         bar.set_position((1000.0 * share) as u64);

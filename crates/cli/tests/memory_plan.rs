@@ -51,6 +51,23 @@ fn the_parts_have_the_documented_names_and_add_up_to_the_total() {
 }
 
 #[test]
+fn the_least_that_would_do_is_said_with_the_flags_that_get_there() {
+    let asked = ["--base-model", "tiny", "--max-seq-length", "64", "--batch-size", "4"];
+    let (plan, _) = figures(&asked);
+    let flags = "--batch-size 1 --gradient-accumulation-steps 16 --gradient-checkpointing on";
+    let least = &plan["least"][0];
+    let said: Vec<&str> = least["flags"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(said.join(" "), flags);
+    // Who follows the advice gets what it says.
+    let followed: Vec<&str> =
+        asked[..4].iter().copied().chain(flags.split(' ')).chain(["--memory-budget", "1GB"]).collect();
+    assert_eq!(figures(&followed).0["total"], least["total"]);
+    assert!(least["total"].as_u64() < plan["total"].as_u64(), "{plan}");
+    let shown = self::plan(&asked).output;
+    assert!(shown.contains("\nless would do: ") && shown.contains(&format!(" with {flags}\n")), "{shown}");
+}
+
+#[test]
 fn people_see_a_line_a_part_and_what_decides() {
     let shown = plan(&["--base-model", "tiny", "--max-seq-length", "64"]);
     assert_eq!(shown.code, Some(0), "{}", shown.errors);

@@ -199,13 +199,10 @@ pub(crate) fn find(name: &str, progress: &dyn Progress) -> Result<Found, DataErr
 /// where needed.
 pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
     let path = Path::new(name);
-    match path.exists() {
-        true => Ok(path.to_owned()),
-        false if is_id(name) => {
-            Hub::from_env().model(name, progress).map_err(|error| nor_here(error, path, "folder"))
-        }
-        false => Err(DataError::NoData { path: path.to_owned(), reason: missing::reason(path, "folder") }),
+    if !path.exists() && is_id(name) {
+        return Hub::from_env().model(name, progress).map_err(|error| nor_here(error, path, "folder"));
     }
+    missing::check_folder(path).map(|()| path.to_owned())
 }
 
 /// A name that is neither here nor on the hub: who mistyped a path must not be told of the network alone.
@@ -213,7 +210,7 @@ fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
     match error {
         DataError::Hub { id, reason } => {
             let here = missing::reason(path, what);
-            DataError::Hub { id, reason: format!("{reason} (and here there is {here})") }
+            DataError::Hub { id, reason: format!("{reason}. Here there is {here}") }
         }
         other => other,
     }
@@ -512,7 +509,7 @@ mod tests {
         let error = hub.client(cache.path(), None, true).model("models/qwem", &()).unwrap_err();
         let error = nor_here(error, Path::new("models/qwem"), "folder").to_string();
         assert!(error.starts_with("models/qwem on the hub: not in the cache"), "{error}");
-        assert!(error.contains("(and here there is no such folder"), "both are said: {error}");
+        assert!(error.contains(". Here there is no such folder"), "both are said: {error}");
     }
 
     #[test]

@@ -2,7 +2,16 @@
 //!
 //! Takes the name that a user wrote and looks at its folder: a name that differs in a letter or two is probably the one that was meant.
 
+use crate::error::DataError;
 use std::path::{Path, PathBuf};
+
+/// Refuses a folder that is not there, with the nearest name that is.
+pub fn check_folder(path: &Path) -> Result<(), DataError> {
+    match path.exists() {
+        true => Ok(()),
+        false => Err(DataError::NoData { path: path.to_owned(), reason: reason(path, "folder") }),
+    }
+}
 
 /// What is wrong with a name that leads nowhere: where it goes wrong, and the nearest name that exists there.
 pub(crate) fn reason(path: &Path, what: &str) -> String {
@@ -34,25 +43,37 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
     (3 * differing <= wanted.chars().count()).then(|| missing.with_file_name(name))
 }
 
-/// Levenshtein's distance between two names.
+/// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the other.
 pub fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    // Rows of the table for one letter more of `a` each: two before, one before, this one.
+    let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
+    for i in 1..=a.len() {
+        let [before, last, row] = &mut rows;
+        row[0] = i;
+        for j in 1..=b.len() {
+            let replaced = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
         }
+        rows.rotate_left(1);
     }
-    row[b.len()]
+    rows[1][b.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_counts_once() {
+        for (typed, meant) in [("rwos", "rows"), ("rws", "rows"), ("rowss", "rows"), ("rovs", "rows")] {
+            assert_eq!(distance(typed, meant), 1, "{typed}");
+        }
+        assert_eq!((distance("rows", "rows"), distance("", "rows"), distance("images", "rows")), (0, 4, 5));
+    }
 
     #[test]
     fn the_nearest_name_is_offered_where_there_is_one() {

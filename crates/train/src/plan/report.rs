@@ -79,7 +79,7 @@ impl PlanReport<'_> {
         self.draw(&mut out, style);
         out.push_str(&self.verdict(style));
         let smaller = self.least.iter().filter(|way| way.plan.total() < plan.total());
-        smaller.for_each(|way| out.push_str(&format!("would do: {}\n", way.line())));
+        smaller.for_each(|way| out.push_str(&format!("less would do: {}\n", way.line())));
         out
     }
 

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &[u8]| {
     let Ok(value) = Value::from_json(text) else { return };
-    let Ok((_, row)) = shape::read(&value) else { return };
+    let Ok(shape::Reading { conversation: row, .. }) = shape::read(&value) else { return };
     assert!(!row.turns.is_empty());
     for turn in &row.turns {
         let images = turn.parts.iter().any(|part| matches!(part, Part::Image(_)));

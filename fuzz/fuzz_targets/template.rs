@@ -25,9 +25,9 @@ fn conversation(text: &str) -> Conversation {
             }
             parts.push(Part::Text(piece.to_owned()));
         }
-        Turn { role, parts }
+        Turn::new(role, parts)
     };
-    Conversation { turns: text.split('\n').map(turn).collect() }
+    Conversation::new(text.split('\n').map(turn).collect())
 }
 
 fuzz_target!(|text: &str| {

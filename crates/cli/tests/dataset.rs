@@ -90,6 +90,55 @@ fn a_bad_row_is_named_and_makes_the_answer_negative() {
 }
 
 #[test]
+fn refused_rows_are_counted_by_their_reason_and_ignored_fields_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [
+        r#"{"id": 1, "text": "What?", "response": "That."}"#,
+        r#"{"id": 2, "text": "What?", "response": "That.", "videos": ["a.mp4"]}"#,
+        r#"{"id": 3, "text": "What?", "response": "That.", "videos": ["b.mp4"]}"#,
+        r#"{"id": 4, "prompt": "What?"}"#,
+    ];
+    fs::write(folder.path().join("rows.jsonl"), rows.join("\n")).unwrap();
+    let found = run(folder.path(), &["dataset", "check", "rows.jsonl"]);
+    assert_eq!(found.code, Some(1));
+    for wanted in [
+        "Ignored   id (1 of 4 rows): fields that no shape reads",
+        "Bad rows  3",
+        "2  with a field that is not followed: 'videos'",
+        "1  without an answer",
+        "rows.jsonl, row 2: 'videos' is not followed: videos are not trained on; remove the field, or the row",
+    ] {
+        assert!(found.output.contains(wanted), "no '{wanted}' in\n{}", found.output);
+    }
+}
+
+#[test]
+fn columns_of_any_name_and_an_image_folders_csv_are_read() {
+    let folder = shapes_and_model();
+    let image = fs::read_dir(folder.path().join("shapes/images")).unwrap().next().unwrap().unwrap().path();
+    fs::create_dir(folder.path().join("photos")).unwrap();
+    fs::copy(image, folder.path().join("photos/one.png")).unwrap();
+    let csv = "photo,ask,reply,id\none.png,What?,\"A square, red\",7\n";
+    fs::write(folder.path().join("photos/metadata.csv"), csv).unwrap();
+    let flags = ["dataset", "check", "photos", "--format", "json"];
+    let check = |more: &[&str]| {
+        let mut command = command(folder.path(), &[&flags[..], more].concat());
+        Finished::of(command.env("XDG_CACHE_HOME", folder.path().join("cache")))
+    };
+    let unknown = check(&[]);
+    assert_eq!(unknown.code, Some(1), "{}", unknown.errors);
+    assert!(unknown.output.contains("it has photo, ask, reply, id; expected"), "{}", unknown.output);
+    let named = check(&["--columns", "image=photo,prompt=ask,response=reply"]);
+    assert_eq!(named.code, Some(0), "{}", named.errors);
+    let report = json(&named);
+    assert_eq!(report["shapes"]["question-answer"], 1);
+    assert_eq!((&report["images"]["count"], &report["ignored"]["id"]), (&1.into(), &1.into()));
+    let wrong = check(&["--columns", "picture=photo"]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.errors.contains("'picture' is no meaning of a column"), "{}", wrong.errors);
+}
+
+#[test]
 fn what_cannot_be_read_is_said_with_exit_code_two() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, wanted) in [

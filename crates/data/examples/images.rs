@@ -141,8 +141,8 @@ fn conversation(turns: &Value) -> Outcome<Conversation> {
     };
     let turn = |turn: &Value| -> Outcome<Turn> {
         let role = turn["role"].as_str().and_then(Role::from_name).ok_or("an unknown role")?;
-        Ok(Turn { role, parts: turn["parts"].as_array().ok_or("no parts")?.iter().map(part).collect() })
+        Ok(Turn::new(role, turn["parts"].as_array().ok_or("no parts")?.iter().map(part).collect()))
     };
     let turns = turns.as_array().ok_or("no turns")?.iter().map(turn).collect::<Outcome<_>>()?;
-    Ok(Conversation { turns })
+    Ok(Conversation::new(turns))
 }

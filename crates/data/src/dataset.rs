@@ -5,6 +5,7 @@
 //! for, by a [`RowReader`] of the asking thread.
 
 use crate::{
+    columns::Columns,
     error::{BadRow, DataError},
     hub,
     index::{self, Index},
@@ -13,8 +14,9 @@ use crate::{
     remote::RemoteImages,
     row::{Conversation, ImageSource, RowId},
     scan,
-    shape::{self, Shape},
+    shape::{self, Reading, Shape},
     source::{self, ImageRoot},
+    staging,
     table::Table,
     value::Value,
 };
@@ -42,6 +44,8 @@ pub struct DatasetOptions {
     pub image_root: Option<PathBuf>,
     /// Whether rows may name images on other machines.
     pub allow_remote_images: bool,
+    /// Which columns mean what, where their names do not say it.
+    pub columns: Columns,
 }
 
 /// Files of rows behind one numbering.
@@ -51,12 +55,16 @@ pub struct Dataset {
     /// The number of the first row of each file, and the number of all rows.
     starts: Vec<u64>,
     remote: Option<RemoteImages>,
+    columns: Columns,
     fingerprint: u64,
 }
 
 #[derive(Debug)]
 struct DataFile {
+    /// What the user named, and messages name.
     path: Arc<Path>,
+    /// Where the rows are read: the same, or a copy of it that was written out.
+    rows: PathBuf,
     kind: Kind,
     root: ImageRoot,
     index_folder: Option<PathBuf>,
@@ -77,6 +85,8 @@ pub struct Row {
     pub shape: Shape,
     /// What it says.
     pub conversation: Conversation,
+    /// Fields that no shape reads, by name.
+    pub ignored: Vec<String>,
 }
 
 /// The data files behind a name, and what their images may reach.
@@ -114,12 +124,13 @@ impl Dataset {
             files: Vec::with_capacity(found.files.len()),
             starts: vec![0],
             remote: options.allow_remote_images.then(RemoteImages::default),
+            columns: options.columns.clone(),
             fingerprint: 0,
         };
         let (mut rows, mut prints) = (0u64, Vec::new());
         for path in &found.files {
-            let file = DataFile::new(path, &found, options)?;
-            let (more, print) = match file.open(progress)? {
+            let file = DataFile::new(path, &found, options, progress)?;
+            let (more, print) = match file.open(&dataset.columns, progress)? {
                 OpenFile::Text(index) => (index.rows(), index.fingerprint()),
                 OpenFile::Parquet(table) => (table.rows(), table.fingerprint()),
             };
@@ -128,6 +139,7 @@ impl Dataset {
             dataset.starts.push(rows);
             dataset.files.push(file);
         }
+        prints.extend(dataset.columns.to_string().bytes());
         dataset.fingerprint = index::hash(&prints);
         Ok(dataset)
     }
@@ -168,11 +180,17 @@ fn too_many(path: &Path) -> DataError {
 }
 
 impl DataFile {
-    fn new(path: &Path, found: &Found, options: &DatasetOptions) -> Result<Self, DataError> {
+    fn new(
+        path: &Path,
+        found: &Found,
+        options: &DatasetOptions,
+        progress: &dyn Progress,
+    ) -> Result<Self, DataError> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let kind = if extension == "parquet" { Kind::Parquet } else { Kind::Text };
-        if path.exists() && extension != "parquet" && !is_text_data(path) {
-            let reason = "not a data file: expected .jsonl, .json or .parquet".into();
+        if path.exists() && extension != "parquet" && !staging::is_text(path) {
+            let reason =
+                "not a data file: expected .jsonl, .json (also .gz or .zst), .csv or .parquet".into();
             return Err(DataError::NoData { path: path.to_owned(), reason });
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -181,27 +199,37 @@ impl DataFile {
             (None, Some(bounds)) => ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?,
             (None, None) => ImageRoot::new(folder).map_err(DataError::io(path))?,
         };
-        Ok(Self { path: path.into(), kind, root, index_folder: found.index_folder.clone() })
+        let index_folder = found.index_folder.clone();
+        let rows = staging::staged(path, index_folder.as_deref(), progress)?;
+        Ok(Self { path: path.into(), rows, kind, root, index_folder })
     }
 
-    fn open(&self, progress: &dyn Progress) -> Result<OpenFile, DataError> {
+    fn open(&self, columns: &Columns, progress: &dyn Progress) -> Result<OpenFile, DataError> {
         Ok(match self.kind {
-            Kind::Text => OpenFile::Text(Index::open(&self.path, self.index_folder.as_deref(), progress)?),
-            Kind::Parquet => OpenFile::Parquet(Box::new(Table::open(&self.path)?)),
+            Kind::Text => {
+                let index = Index::open(&self.rows, self.index_folder.as_deref(), progress);
+                OpenFile::Text(index.map_err(|error| self.named(error))?)
+            }
+            Kind::Parquet => OpenFile::Parquet(Box::new(Table::open(&self.path, columns)?)),
         })
     }
-}
 
-fn is_text_data(path: &Path) -> bool {
-    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-    ["jsonl", "ndjson", "json"].iter().any(|known| extension == *known)
+    /// An error about a copy that was written out, under the name that the user knows.
+    fn named(&self, error: DataError) -> DataError {
+        match error {
+            DataError::File { path, reason } if path == self.rows => {
+                DataError::File { path: self.path.to_path_buf(), reason }
+            }
+            error => error,
+        }
+    }
 }
 
 /// Whether a file holds rows, by its name.
 pub(crate) fn is_data(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parquet = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
-    !name.starts_with('.') && !NOT_DATA.contains(&&*name) && (parquet || is_text_data(path))
+    !name.starts_with('.') && !NOT_DATA.contains(&&*name) && (parquet || staging::is_text_of_folder(path))
 }
 
 /// The data files of a folder and the folders below it, in the order of their names.
@@ -256,7 +284,7 @@ impl RowReader {
         let (number, file, within) = dataset.locate(row)?;
         let id = RowId { file: file.path.clone(), number: within + 1 };
         let bad = |reason| DataError::Row { row: id.clone(), reason };
-        let (shape, conversation) = match ready(&mut self.open, number, file)? {
+        let mut value = match ready(&mut self.open, number, file, &dataset.columns)? {
             OpenFile::Text(index) => {
                 let span = index.span(within)?.ok_or_else(|| changed(file))?;
                 let bytes = span.end - span.start;
@@ -265,15 +293,14 @@ impl RowReader {
                 }
                 index.read(span, &mut self.buffer).map_err(DataError::io(&*file.path))?;
                 let text = scan::trim(&self.buffer, index.layout());
-                let value = Value::from_json(text).map_err(|error| bad(BadRow::Json(error.to_string())))?;
-                shape::read(&value).map_err(bad)?
+                Value::from_json(text).map_err(|error| bad(BadRow::Json(error.to_string())))?
             }
-            OpenFile::Parquet(table) if within < table.rows() => {
-                shape::read(&table.row(within)?).map_err(bad)?
-            }
+            OpenFile::Parquet(table) if within < table.rows() => table.row(within)?,
             OpenFile::Parquet(_) => return Err(changed(file)),
         };
-        Ok(Row { id, shape, conversation })
+        dataset.columns.rename(&mut value).map_err(bad)?;
+        let Reading { shape, conversation, ignored } = shape::read(&value).map_err(bad)?;
+        Ok(Row { id, shape, conversation, ignored })
     }
 
     /// The encoded bytes of an image of a row.
@@ -298,11 +325,12 @@ fn ready<'a>(
     open: &'a mut VecDeque<(usize, OpenFile)>,
     number: usize,
     file: &DataFile,
+    columns: &Columns,
 ) -> Result<&'a mut OpenFile, DataError> {
     let opened = match open.iter().position(|(open, _)| *open == number).and_then(|place| open.remove(place))
     {
         Some((_, opened)) => opened,
-        None => file.open(&())?,
+        None => file.open(columns, &())?,
     };
     if open.len() == OPEN_FILES {
         open.pop_front();

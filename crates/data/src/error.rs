@@ -43,7 +43,7 @@ pub enum BadRow {
     /// No shape has these fields.
     #[error(
         "no known shape of row: it has {}; expected messages, conversations, prompt and completion, \
-         or text and response",
+         instruction and output, or question and answer; name other columns with --columns",
         Shown(keys)
     )]
     Shape {
@@ -66,13 +66,88 @@ pub enum BadRow {
     /// A part that is neither text nor image.
     #[error("a part of type '{}' where only text and images are understood", Shown(.0))]
     PartType(String),
+    /// A field that other tools follow and that is not followed here.
+    #[error("'{field}' is not followed: {advice}")]
+    Refused {
+        /// Its name.
+        field: &'static str,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// Two fields that mean the same and say different things.
+    #[error(
+        "'{first}' and '{second}' are both given: keep one of them, or say which is meant with --columns"
+    )]
+    Twice {
+        /// One of them.
+        first: &'static str,
+        /// The other one.
+        second: &'static str,
+    },
+    /// Instructions in two places.
+    #[error("'system' and a message of role system say different things: keep one of them")]
+    TwoSystems,
+    /// A question without an answer.
+    #[error(
+        "'{field}' without an answer: there is nothing to learn; add 'completion' or 'response', \
+         or name the column that has it with --columns response=..."
+    )]
+    NoAnswer {
+        /// The question's field.
+        field: &'static str,
+    },
+    /// A column that the user named is not in the row.
+    #[error("--columns names '{}', and the row has {}", Shown(column), Shown(keys))]
+    NoColumn {
+        /// The column that was named.
+        column: String,
+        /// The fields of the row.
+        keys: String,
+    },
+    /// A weight that is neither 0 nor 1.
+    #[error("'{field}' of a message is neither 0 (not learned) nor 1 (learned): no other weight is followed")]
+    Weight {
+        /// The field that has it.
+        field: &'static str,
+    },
+    /// A turn of somebody else that is to be learned.
+    #[error(
+        "'{field}' asks to learn a message of role '{role}': only the assistant's are learned; \
+         remove it, or learn everything with --train-on all"
+    )]
+    LearnedTurn {
+        /// The field that asks.
+        field: &'static str,
+        /// The role of the message.
+        role: &'static str,
+    },
+    /// Somebody else than the assistant calls tools.
+    #[error("'tool_calls' in a message of role '{0}': only the assistant calls tools")]
+    CallsInTurn(&'static str),
     /// Markers or placeholders do not match the images.
-    #[error("{markers} image markers, but {images} images")]
+    #[error(
+        "{}, but {}: write one {what} for each image, in their order",
+        counted(*places, what), counted(*images, "image")
+    )]
     Markers {
-        /// Markers or placeholders in the turns.
-        markers: usize,
+        /// What stands for an image in this row.
+        what: &'static str,
+        /// How many of them the turns have.
+        places: usize,
         /// Images beside them.
         images: usize,
+    },
+    /// Images inside the messages and images beside them.
+    #[error(
+        "{} inside the messages and {beside} beside them: keep one of the two, \
+         or mark places for the others with {{\"type\": \"image\"}} parts",
+        counted(*inside, "image")
+    )]
+    ImagesTwice {
+        /// Those inside.
+        inside: usize,
+        /// Those beside.
+        beside: usize,
     },
     /// Images beside the turns, and no user turn to show them.
     #[error("the row has images, but no user turn to show them in")]
@@ -144,7 +219,44 @@ pub enum BadRow {
     },
 }
 
+/// A number of things in words.
+fn counted(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 impl BadRow {
+    /// What kind of mistake this is: rows with the same one are counted together.
+    pub fn kind(&self) -> String {
+        let fixed = match self {
+            Self::Refused { field, .. } => return format!("with a field that is not followed: '{field}'"),
+            Self::Twice { first, second } => return format!("with both '{first}' and '{second}'"),
+            Self::Field { field, .. } => return format!("whose '{field}' is missing or of another type"),
+            Self::Json(_) => "that are not JSON",
+            Self::TooLarge { .. } => "that are too large",
+            Self::Shape { .. } => "of no known shape",
+            Self::Role(_) => "with an unknown role",
+            Self::PartType(_) => "with a part that is neither text nor image",
+            Self::TwoSystems => "with two different system messages",
+            Self::NoAnswer { .. } => "without an answer",
+            Self::NoColumn { .. } => "without a column that --columns names",
+            Self::Weight { .. } | Self::LearnedTurn { .. } => "with a weight that is not followed",
+            Self::CallsInTurn(_) => "with tool calls of somebody else than the assistant",
+            Self::Markers { .. }
+            | Self::ImagesTwice { .. }
+            | Self::NoTurnForImages
+            | Self::ImageInTurn(_) => "whose images have no clear place",
+            Self::Empty => "without turns",
+            Self::NoImage(_) | Self::DataUri(_) | Self::Base64(_) => "with something else than an image",
+            Self::ImageFile { .. } => "with an image file that cannot be read",
+            Self::OutsideRoot { .. } => "with an image outside the image folder",
+            Self::Image { .. } | Self::ImageHeader { .. } => "with an image that cannot be decoded",
+            Self::Text(_) => "that the chat template or the tokenizer refuses",
+            Self::LeftOut(_) => "that are left out",
+            Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be had",
+        };
+        fixed.to_owned()
+    }
+
     /// Names the image of a row, counted from 0, that an error is about.
     pub(crate) fn image(index: usize, source: ImageError) -> Self {
         Self::Image { number: index + 1, source }

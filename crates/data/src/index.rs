@@ -242,15 +242,29 @@ fn beside_path(data: &Path) -> PathBuf {
 
 /// Where the index is where the data's folder is not writable: the given folder, or the user's cache.
 fn cached_path(data: &Path, folder: Option<&Path>) -> io::Result<Option<PathBuf>> {
-    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let caches = || variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
-    let Some(folder) = folder.map(Path::to_owned).or_else(|| Some(caches()?.join("model-garden/index")))
-    else {
+    let Some(folder) = folder.map(Path::to_owned).or_else(|| cache_folder("index")) else {
         return Ok(None);
     };
-    let whole = std::path::absolute(data)?;
     let name = data.file_name().unwrap_or_default().to_string_lossy();
-    Ok(Some(folder.join(format!("{:016x}-{name}.garden-index", hash(whole.as_os_str().as_encoded_bytes())))))
+    Ok(Some(folder.join(format!("{:016x}-{name}.garden-index", path_hash(data)?))))
+}
+
+/// A folder of the user's cache, if there is a place for it.
+pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    Some(caches?.join("model-garden").join(name))
+}
+
+/// A number for the place of a file, whatever folder it is named from.
+pub(crate) fn path_hash(path: &Path) -> io::Result<u64> {
+    Ok(hash(std::path::absolute(path)?.as_os_str().as_encoded_bytes()))
+}
+
+/// A number that changes with a file: its size, its time and both its ends.
+pub(crate) fn stamp(data: &File) -> io::Result<u64> {
+    let Stamp { size, time, ends, .. } = Stamp::of(data)?;
+    Ok(hash(&[size, time, ends].map(u64::to_le_bytes).concat()))
 }
 
 /// FNV-1a, which is the same on every machine and in every version.

@@ -6,6 +6,7 @@
 
 mod atomic;
 pub mod batch;
+pub mod columns;
 pub mod convert;
 pub mod create;
 pub mod dataset;
@@ -28,15 +29,17 @@ pub mod shape;
 mod share;
 pub mod shuffle;
 pub mod source;
+mod staging;
 pub mod survey;
 mod table;
 pub mod text;
 pub mod value;
 
 pub use batch::{Batch, BatchImage, Padded};
+pub use columns::Columns;
 pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
 pub use error::{BadRow, DataError};
 pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Position, Tally};
 pub use prepare::Recipe;
-pub use row::{Conversation, ImageSource, Part, Role, RowId, Turn};
+pub use row::{Conversation, ImageSource, Json, Part, Role, RowId, Turn};
 pub use share::RowShare;

@@ -4,7 +4,7 @@
 //! it was when rows are asked for in order; any other row is found by its row group and, inside it, by whole pages
 //! that are passed over unread.
 
-use crate::{error::DataError, guarded::guarded, index, value::Value};
+use crate::{columns::Columns, error::DataError, guarded::guarded, index, shape, value::Value};
 use arrow_array::{
     Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, StructArray,
     cast::AsArray,
@@ -27,21 +27,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The columns that shapes are made of; the others are not read.
-const COLUMNS: [&str; 11] = [
-    "messages",
-    "conversations",
-    "prompt",
-    "completion",
-    "images",
-    "image",
-    "text",
-    "response",
-    "output",
-    "system",
-    "id",
-];
-
 /// Said where the reader panics: files that no writer writes make it do so.
 const PANICKED: &str = "the file is damaged: its reader panicked";
 
@@ -51,6 +36,8 @@ pub struct Table {
     file: File,
     metadata: ArrowReaderMetadata,
     columns: ProjectionMask,
+    /// The names of the columns that are not read.
+    unread: Vec<String>,
     /// The first row of each row group, and the number of rows.
     starts: Vec<u64>,
     cursor: Option<Cursor>,
@@ -64,8 +51,8 @@ struct Cursor {
 }
 
 impl Table {
-    /// Reads the footer of a file.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
+    /// Reads the footer of a file. Columns that mean something by `columns` are read like those that shapes know.
+    pub fn open(path: &Path, columns: &Columns) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io(path))?;
         let broken = |reason: String| DataError::File { path: path.to_owned(), reason };
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
@@ -79,8 +66,8 @@ impl Table {
             let end = starts.last().and_then(|start| start.checked_add(rows));
             starts.push(end.ok_or_else(|| broken("more rows than can be counted".into()))?);
         }
-        let columns = project(&metadata);
-        Ok(Self { path: path.to_owned(), file, metadata, columns, starts, cursor: None })
+        let (columns, unread) = project(&metadata, columns);
+        Ok(Self { path: path.to_owned(), file, metadata, columns, unread, starts, cursor: None })
     }
 
     /// The number of rows.
@@ -129,7 +116,8 @@ impl Table {
         let field = |(field, column): (&std::sync::Arc<arrow_schema::Field>, _)| {
             (Cow::Owned(field.name().clone()), value(column, 0))
         };
-        Ok(Value::Map(fields.map(field).collect()))
+        let unread = self.unread.iter().map(|name| (Cow::Borrowed(name.as_str()), Value::Unread));
+        Ok(Value::Map(fields.map(field).chain(unread).collect()))
     }
 
     /// A reader whose first row is the given one.
@@ -150,24 +138,28 @@ impl Table {
     }
 }
 
-/// The columns to read: those that shapes know, or all, so that the message about an unknown shape can name them.
-fn project(metadata: &ArrowReaderMetadata) -> ProjectionMask {
+/// The columns to read, which are those that shapes know or refuse and those that the user named, and the names of the
+/// others. Where there is none to read all are, so that the rows are still counted.
+fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<String>) {
     let fields = metadata.parquet_schema().root_schema().get_fields();
-    let known = |name: &str| COLUMNS.contains(&name);
-    let roots: Vec<_> = (0..fields.len()).filter(|i| known(fields[*i].name())).collect();
+    let known = |name: &str| {
+        shape::FIELDS.contains(&name)
+            || shape::refused_of_rows().any(|refused| refused == name)
+            || columns.sources().any(|source| source == name)
+    };
+    let (roots, others): (Vec<_>, Vec<_>) = (0..fields.len()).partition(|i| known(fields[*i].name()));
     if roots.is_empty() {
-        ProjectionMask::all()
-    } else {
-        ProjectionMask::roots(metadata.parquet_schema(), roots)
+        return (ProjectionMask::all(), Vec::new());
     }
+    let unread = others.into_iter().map(|i| fields[i].name().to_owned()).collect();
+    (ProjectionMask::roots(metadata.parquet_schema(), roots), unread)
 }
 
 /// One value of a column.
 fn value(array: &ArrayRef, row: usize) -> Value<'_> {
-    // Numbers in a row are never computed with: a few lost digits do not matter.
-    macro_rules! number {
+    macro_rules! integer {
         ($kind:ty) => {
-            Value::Number(array.as_primitive::<$kind>().value(row) as f64)
+            Value::Integer(array.as_primitive::<$kind>().value(row).into())
         };
     }
     if array.is_null(row) {
@@ -185,19 +177,23 @@ fn value(array: &ArrayRef, row: usize) -> Value<'_> {
         DataType::Struct(_) => fields(array.as_struct(), row),
         DataType::List(_) => list(array.as_list::<i32>(), row),
         DataType::LargeList(_) => list(array.as_list::<i64>(), row),
-        DataType::Int8 => number!(Int8Type),
-        DataType::Int16 => number!(Int16Type),
-        DataType::Int32 => number!(Int32Type),
-        DataType::Int64 => number!(Int64Type),
-        DataType::UInt8 => number!(UInt8Type),
-        DataType::UInt16 => number!(UInt16Type),
-        DataType::UInt32 => number!(UInt32Type),
-        DataType::UInt64 => number!(UInt64Type),
-        DataType::Float32 => number!(Float32Type),
-        DataType::Float64 => number!(Float64Type),
-        // No shape has dates, decimals or maps: what is none of ours reads as absent.
-        _ => Value::Null,
+        DataType::Int8 => integer!(Int8Type),
+        DataType::Int16 => integer!(Int16Type),
+        DataType::Int32 => integer!(Int32Type),
+        DataType::Int64 => integer!(Int64Type),
+        DataType::UInt8 => integer!(UInt8Type),
+        DataType::UInt16 => integer!(UInt16Type),
+        DataType::UInt32 => integer!(UInt32Type),
+        DataType::UInt64 => large(array.as_primitive::<UInt64Type>().value(row)),
+        DataType::Float32 => Value::Number(array.as_primitive::<Float32Type>().value(row).into()),
+        DataType::Float64 => Value::Number(array.as_primitive::<Float64Type>().value(row)),
+        // No shape has dates, decimals or maps.
+        _ => Value::Unread,
     }
+}
+
+fn large(number: u64) -> Value<'static> {
+    i64::try_from(number).map_or(Value::Number(number as f64), Value::Integer)
 }
 
 fn text(text: &str) -> Value<'_> {
@@ -209,7 +205,8 @@ fn bytes(bytes: &[u8]) -> Value<'_> {
 }
 
 fn fields(array: &StructArray, row: usize) -> Value<'_> {
-    let columns = array.fields().iter().zip(array.columns());
+    // Parquet has a place for every field that any row has: those that are empty are not in this row.
+    let columns = array.fields().iter().zip(array.columns()).filter(|(_, column)| !column.is_null(row));
     Value::Map(
         columns.map(|(field, column)| (Cow::Owned(field.name().clone()), value(column, row))).collect(),
     )

@@ -17,7 +17,9 @@ pub enum Value<'a> {
     Null,
     /// A truth value.
     Bool(bool),
-    /// Any number.
+    /// A whole number that was written as one; a larger one than `i64` holds is a [`Value::Number`].
+    Integer(i64),
+    /// Any other number.
     Number(f64),
     /// Text.
     Text(Cow<'a, str>),
@@ -27,6 +29,8 @@ pub enum Value<'a> {
     List(Vec<Value<'a>>),
     /// Named fields, in the order in which they were written.
     Map(Vec<(Cow<'a, str>, Value<'a>)>),
+    /// A Parquet column that no shape has: it is there, and was not decoded.
+    Unread,
 }
 
 impl<'a> Value<'a> {
@@ -61,11 +65,24 @@ impl<'a> Value<'a> {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "a truth value",
-            Self::Number(_) => "a number",
+            Self::Integer(_) | Self::Number(_) => "a number",
             Self::Text(_) => "text",
             Self::Bytes(_) => "bytes",
             Self::List(_) => "a list",
             Self::Map(_) => "an object",
+            Self::Unread => "a column of a type that is not read",
+        }
+    }
+
+    /// Whether this says nothing: what tables that were joined have in fields that a row does not use.
+    pub fn is_blank(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Text(text) => text.trim().is_empty(),
+            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::List(list) => list.iter().all(Self::is_blank),
+            Self::Map(fields) => fields.iter().all(|(_, value)| value.is_blank()),
+            Self::Bool(_) | Self::Integer(_) | Self::Number(_) | Self::Unread => false,
         }
     }
 }
@@ -110,11 +127,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(value as f64))
+        Ok(i64::try_from(value).map_or(Value::Number(value as f64), Value::Integer))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(value as f64))
+        Ok(Value::Integer(value))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value<'de>, E> {
@@ -136,15 +153,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut list = Vec::new();
         while let Some(value) = seq.next_element_seed(self)? {
             match value {
-                Value::Number(number)
-                    if list.is_empty() && number.fract() == 0.0 && (0.0..256.0).contains(&number) =>
-                {
+                Value::Integer(number @ 0..=255) if list.is_empty() => {
                     self.budget.set(self.budget.get() + 1);
                     bytes.push(number as u8);
                 }
                 other => {
                     self.spend(bytes.len()).map_err(A::Error::custom)?;
-                    list.extend(bytes.drain(..).map(|byte| Value::Number(f64::from(byte))));
+                    list.extend(bytes.drain(..).map(|byte| Value::Integer(i64::from(byte))));
                     list.push(other);
                 }
             }
@@ -184,7 +199,7 @@ mod tests {
     fn a_list_of_small_integers_is_bytes_and_others_stay_lists() {
         let read = |text: &'static str| Value::from_json(text.as_bytes()).unwrap();
         assert_eq!(read("[255,216,0]"), Value::Bytes(Cow::Owned(vec![255, 216, 0])));
-        let mixed = vec![Value::Number(1.0), Value::Number(256.0), Value::Number(2.0)];
+        let mixed = vec![Value::Integer(1), Value::Integer(256), Value::Integer(2)];
         assert_eq!(read("[1,256,2]"), Value::List(mixed));
         assert_eq!(read("[]"), Value::List(vec![]));
     }

@@ -67,11 +67,11 @@ fn a_bad_row_is_named_and_the_others_are_read() {
 fn says_what_is_no_dataset() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    fs::write(path("a.csv"), "text,image").unwrap();
+    fs::write(path("a.txt"), "text,image").unwrap();
     fs::write(path("a.parquet"), "no parquet").unwrap();
     let message = |path: &Path| open(path).err().expect("an error").to_string();
     assert!(message(folder.path()).contains("a.parquet"));
-    assert!(message(&path("a.csv")).contains("expected .jsonl, .json or .parquet"));
+    assert!(message(&path("a.txt")).contains("expected .jsonl, .json (also .gz or .zst), .csv or .parquet"));
     assert!(message(&path("gone.jsonl")).contains("gone.jsonl"));
     fs::remove_file(path("a.parquet")).unwrap();
     assert!(message(folder.path()).contains("no .jsonl, .json or .parquet file"));

@@ -4,7 +4,9 @@ use garden_data::{
     Conversation, ImageSource, Part, Role, Turn,
     image::{self, DecodeLimits, Format},
     processor::{Grid, PixelLimits, Processor, ProcessorConfig, Workspace},
+    shape,
     text::{Encoded, Encoder, TrainOn},
+    value::Value,
 };
 use serde::Deserialize;
 use std::{fs, path::Path, path::PathBuf};
@@ -92,11 +94,11 @@ fn conversation(turns: &[TurnGolden]) -> Conversation {
         PartGolden::Text(text) => Part::Text(text.clone()),
         PartGolden::Image(name) => Part::Image(ImageSource::Path(name.into())),
     };
-    let turn = |turn: &TurnGolden| Turn {
-        role: Role::from_name(&turn.role).expect("a known role"),
-        parts: turn.parts.iter().map(part).collect(),
+    let turn = |turn: &TurnGolden| {
+        let role = Role::from_name(&turn.role).expect("a known role");
+        Turn::new(role, turn.parts.iter().map(part).collect())
     };
-    Conversation { turns: turns.iter().map(turn).collect() }
+    Conversation::new(turns.iter().map(turn).collect())
 }
 
 fn positions(flags: &[bool]) -> Vec<usize> {
@@ -211,8 +213,81 @@ fn ids_and_labels_are_hfs() {
     }
 }
 
+#[derive(Deserialize)]
+struct RowGolden {
+    row: String,
+    ids: Vec<u32>,
+    assistant: Vec<usize>,
+}
+
+/// The small checkpoint with a template that shows tools.
+fn encoder_with_tools() -> Encoder {
+    let checkpoint = tempfile::tempdir().expect("a folder");
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(folder().join("checkpoint").join(name), checkpoint.path().join(name)).expect(name);
+    }
+    fs::copy(folder().join("tools.jinja"), checkpoint.path().join("chat_template.jinja"))
+        .expect("tools.jinja");
+    Encoder::from_dir(checkpoint.path()).expect("the small checkpoint")
+}
+
+fn row(text: &str) -> Conversation {
+    let value = Value::from_json(text.as_bytes()).expect("JSON");
+    shape::read(&value).unwrap_or_else(|error| panic!("{text}: {error}")).conversation
+}
+
 #[test]
-fn special_tokens_in_text_stay_text() {
+fn grounding_tokens_tools_and_calls_are_hfs() {
+    let text = fs::read_to_string(folder().join("rows.json")).expect("rows.json");
+    let goldens: Vec<RowGolden> = serde_json::from_str(&text).expect("as make_rows.py writes it");
+    let encoder = encoder_with_tools();
+    for golden in goldens {
+        let encoded = encoder.encode(&row(&golden.row), &[], TrainOn::Assistant).expect("encodes");
+        assert_eq!(encoder.decode(&encoded.ids), encoder.decode(&golden.ids), "{}", golden.row);
+        assert_eq!(encoded.ids, golden.ids, "{}", golden.row);
+        assert_eq!(positions(&encoded.trained), golden.assistant, "labels of {}", golden.row);
+    }
+}
+
+#[test]
+fn a_template_without_tools_refuses_them_by_name() {
+    let rows = [
+        (
+            r#"{"tools": [{"name": "f"}], "messages": [{"role": "user", "content": "x"}]}"#,
+            "remove 'tools' from the row",
+        ),
+        (
+            r#"{"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"name": "f", "arguments": {}}]}]}"#,
+            "shows no tool calls",
+        ),
+    ];
+    for (text, message) in rows {
+        let error = encoder().encode(&row(text), &[], TrainOn::Assistant).expect_err(text).to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn only_what_a_row_lets_be_learned_is() {
+    let weighted = r#"{"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "one", "weight": 0},
+        {"role": "user", "content": "ask"}, {"role": "assistant", "content": "two"}]}"#;
+    let completion = r#"{"prompt": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "one"},
+        {"role": "user", "content": "ask"}], "completion": "two"}"#;
+    let encoder = encoder();
+    for text in [weighted, completion] {
+        let said = |train_on| learned(&encoder, &encoder.encode(&row(text), &[], train_on).expect("encodes"));
+        assert_eq!(said(TrainOn::Assistant), "two<|im_end|>", "{text}");
+        assert_eq!(said(TrainOn::Last), "two<|im_end|>", "{text}");
+        let all = said(TrainOn::All);
+        assert!(
+            !all.contains("one<|im_end|>") && all.contains("assistant\n\n<|im_start|>user\nask"),
+            "{all}"
+        );
+    }
+}
+
+#[test]
+fn control_tokens_in_text_stay_text() {
     let golden = goldens().hostile;
     let encoded = encoder().encode(&conversation(&golden.turns), &[], TrainOn::Assistant).expect("encodes");
     assert_eq!(encoded.ids, golden.ids);
@@ -220,9 +295,9 @@ fn special_tokens_in_text_stay_text() {
 }
 
 fn exchange(answers: &[&str]) -> Conversation {
-    let text = |role, text: &str| Turn { role, parts: vec![Part::Text(text.into())] };
+    let text = |role, text: &str| Turn::new(role, vec![Part::Text(text.into())]);
     let turns = answers.iter().flat_map(|answer| [text(Role::User, "ask"), text(Role::Assistant, answer)]);
-    Conversation { turns: turns.collect() }
+    Conversation::new(turns.collect())
 }
 
 fn learned(encoder: &Encoder, encoded: &Encoded) -> String {
@@ -243,8 +318,8 @@ fn train_on_chooses_the_turns() {
     assert_eq!(learned(TrainOn::Assistant), "one<|im_end|>two<|im_end|>");
     assert_eq!(learned(TrainOn::Last), "two<|im_end|>");
     let all = learned(TrainOn::All);
-    assert!(all.starts_with("<|im_start|>system\n") && all.ends_with("two<|im_end|>\n"), "{all}");
-    let unanswered = Conversation { turns: row.turns[..1].to_vec() };
+    assert!(all.starts_with("system\n") && all.ends_with("two<|im_end|>\n"), "{all}");
+    let unanswered = Conversation::new(row.turns[..1].to_vec());
     assert!(!encoder.encode(&unanswered, &[], TrainOn::Assistant).expect("encodes").has_label());
 }
 
@@ -259,6 +334,21 @@ fn a_sample_shows_its_labels_and_images() {
                     <|vision_start|><|image_pad|>x12<|vision_end|>ask<|im_end|>\n\
                     <|im_start|>assistant\n[[A lake.<|im_end|>]]\n";
     assert_eq!(shown, expected);
+}
+
+#[test]
+fn a_sample_shows_each_token_by_itself() {
+    let encoder = encoder();
+    let mut encoded = encoder.encode(&exchange(&["👩 [[1]]"]), &[], TrainOn::Assistant).expect("encodes");
+    let first = encoded.trained.iter().position(|trained| *trained).expect("an answer");
+    // As if another rule had taken the first token of the answer, which is a piece of a character, out of the loss.
+    encoded.trained[first] = false;
+    let shown = encoder.runs(&encoded).expect("decodes").shown(usize::MAX);
+    let (_, answer) = shown.split_once("assistant\n").expect("an answer");
+    assert_eq!(
+        answer, "\\xf0⟦\\x9f\\x91\\xa9 [[1]]<|im_end|>⟧\n",
+        "a cut character as bytes, other brackets"
+    );
 }
 
 #[test]

@@ -1,30 +1,9 @@
 //! Each shape of row that people write, and the conversation it means.
 
-use garden_data::{
-    BadRow, Conversation, ImageSource, Part,
-    shape::{self, Shape},
-    value::Value,
-};
+mod outline;
 
-fn read(row: &str) -> Result<(Shape, Conversation), BadRow> {
-    shape::read(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
-}
-
-/// A conversation in one line: `user[img(a.png) What?] assistant[A cat]`.
-fn outline(row: &str) -> (Shape, String) {
-    let (shape, conversation) = read(row).unwrap_or_else(|error| panic!("{row}: {error}"));
-    let part = |part: &Part| match part {
-        Part::Text(text) => text.clone(),
-        Part::Image(ImageSource::Path(path)) => format!("img({})", path.display()),
-        Part::Image(ImageSource::Bytes(bytes)) => format!("img({} bytes)", bytes.len()),
-        Part::Image(ImageSource::Url(url)) => format!("img({url})"),
-    };
-    let turns = conversation.turns.iter().map(|turn| {
-        let parts: Vec<_> = turn.parts.iter().map(part).collect();
-        format!("{}[{}]", turn.role.name(), parts.join("|"))
-    });
-    (shape, turns.collect::<Vec<_>>().join(" "))
-}
+use garden_data::shape::Shape;
+use outline::{outline, read, reading};
 
 fn means(row: &str, shape: Shape, conversation: &str) {
     assert_eq!(outline(row), (shape, conversation.to_owned()), "{row}");
@@ -165,9 +144,237 @@ fn a_marker_stays_text_where_the_shape_has_none() {
 }
 
 #[test]
+fn system_beside_the_turns_comes_first() {
+    let turns = r#"[{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A cat"}]"#;
+    for (field, shape) in [("messages", Shape::OpenAiMessages), ("conversations", Shape::ShareGpt)] {
+        let row = |system: &str| format!(r#"{{"system": {system}, "{field}": {turns}}}"#);
+        means(&row(r#""Be brief.""#), shape, "system[Be brief.] user[What?] assistant[A cat]");
+        let parts = r#"[{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]"#;
+        means(&row(parts), shape, "system[Be brief.] user[What?] assistant[A cat]");
+        for blank in ["null", r#""""#, r#"" ""#] {
+            means(&row(blank), shape, "user[What?] assistant[A cat]");
+        }
+    }
+    let both = |system: &str| {
+        let turns = r#"[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What?"}]"#;
+        format!(r#"{{"system": "{system}", "messages": {turns}}}"#)
+    };
+    means(&both("Be brief."), Shape::OpenAiMessages, "system[Be brief.] user[What?]");
+    let error = read(&both("Be long.")).expect_err("two systems").to_string();
+    assert_eq!(error, "'system' and a message of role system say different things: keep one of them");
+}
+
+#[test]
+fn a_message_of_weight_0_is_not_learned() {
+    let row = |first: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": "1"}}, {{"role": "assistant", "content": "2", {first}}},
+                {{"role": "user", "content": "3"}}, {{"role": "assistant", "content": "4", "weight": 1}}]}}"#
+        )
+    };
+    for excluded in [r#""weight": 0"#, r#""weight": 0.0"#, r#""train": false"#, r#""loss": false"#] {
+        means(&row(excluded), Shape::OpenAiMessages, "user[1] -assistant[2] user[3] assistant[4]");
+    }
+    let error = read(&row(r#""weight": 0.5"#)).expect_err("half").to_string();
+    assert!(error.starts_with("'weight' of a message is neither 0 (not learned) nor 1 (learned)"), "{error}");
+    let user = r#"{"messages": [{"role": "user", "content": "1", "train": true}]}"#;
+    let error = read(user).expect_err("a learned user").to_string();
+    assert!(error.starts_with("'train' asks to learn a message of role 'user'"), "{error}");
+}
+
+#[test]
+fn only_the_completion_of_a_prompt_is_learned() {
+    means(
+        r#"{"prompt": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"},
+            {"role": "user", "content": "3"}], "completion": [{"role": "assistant", "content": "4"}]}"#,
+        Shape::TrlPromptCompletion,
+        "user[1] -assistant[2] user[3] assistant[4]",
+    );
+    let error = read(r#"{"prompt": "What?"}"#).expect_err("no completion").to_string();
+    assert!(error.starts_with("'prompt' without an answer: there is nothing to learn"), "{error}");
+}
+
+#[test]
+fn tools_and_calls_by_every_spelling() {
+    let tools = r#"[{"type": "function", "function": {"name": "look", "parameters": {"z": 1, "a": 2.5}}}]"#;
+    let calls = r#"[{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]"#;
+    let quoted = |text: &str| serde_json::to_string(text).expect("a text");
+    for (tools, calls) in [(tools.to_owned(), calls.to_owned()), (quoted(tools), quoted(calls))] {
+        let row = format!(
+            r#"{{"tools": {tools}, "messages": [{{"role": "user", "content": "Where?"}},
+                {{"role": "assistant", "content": null, "tool_calls": {calls}}},
+                {{"role": "tool", "tool_call_id": "1", "name": "look", "content": "here"}}]}}"#
+        );
+        means(&row, Shape::OpenAiMessages, "user[Where?] assistant[]->look tool[here]");
+        let (_, conversation) = read(&row).expect("reads");
+        let written = serde_json::to_string(&conversation.tools).expect("JSON");
+        assert_eq!(written, tools_as_written(), "in its order, numbers as they are");
+        assert_eq!(conversation.turns[2].name.as_deref(), Some("look"));
+    }
+    means(
+        r#"{"conversations": [{"from": "human", "value": "Where?"},
+            {"from": "function_call", "value": "{\"name\": \"look\", \"arguments\": {}}"},
+            {"from": "observation", "value": "here"}], "tools": ""}"#,
+        Shape::ShareGpt,
+        "user[Where?] assistant[]->look tool[here]",
+    );
+    let user = format!(r#"{{"messages": [{{"role": "user", "content": "x", "tool_calls": {calls}}}]}}"#);
+    assert!(
+        read(&user).expect_err("a user that calls").to_string().contains("only the assistant calls tools")
+    );
+}
+
+fn tools_as_written() -> &'static str {
+    r#"[{"type":"function","function":{"name":"look","parameters":{"z":1,"a":2.5}}}]"#
+}
+
+#[test]
+fn image_and_images_must_agree() {
+    let row = |image: &str, images: &str| {
+        format!(
+            r#"{{"image": {image}, "images": {images}, "messages": [{{"role": "user", "content": "x"}}]}}"#
+        )
+    };
+    means(&row(r#""a.png""#, r#"["a.png"]"#), Shape::TrlMessages, "user[img(a.png)|x]");
+    means(&row("null", r#"["a.png"]"#), Shape::TrlMessages, "user[img(a.png)|x]");
+    means(&row(r#""a.png""#, "[]"), Shape::TrlMessages, "user[img(a.png)|x]");
+    let error = read(&row(r#""a.png""#, r#"["b.png"]"#)).expect_err("two lists").to_string();
+    assert!(error.starts_with("'image' and 'images' are both given: keep one of them"), "{error}");
+    let inside = r#"{"images": ["b.png"], "messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"}]}]}"#;
+    let error = read(inside).expect_err("inside and beside").to_string();
+    assert!(error.starts_with("1 image inside the messages and 1 beside them"), "{error}");
+}
+
+#[test]
+fn markers_in_messages_must_match_the_images() {
+    let row = |content: &str, images: &str| {
+        format!(r#"{{"messages": [{{"role": "user", "content": "{content}"}}], "images": {images}}}"#)
+    };
+    let refused = [
+        (
+            "<image><image>What?",
+            r#"["a.png"]"#,
+            "2 <image> markers, but 1 image: write one <image> marker for each image",
+        ),
+        ("<image>What?", r#"["a.png", "b.png"]"#, "1 <image> marker, but 2 images"),
+        ("<image>What?", "[]", "1 <image> marker, but 0 images"),
+    ];
+    for (content, images, message) in refused {
+        let error = read(&row(content, images)).expect_err(content).to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+}
+
+#[test]
+fn anthropic_images_in_parts() {
+    let row = |source: &str| {
+        format!(
+            r#"{{"system": "S", "messages": [{{"role": "user", "content": [{{"type": "image", "source": {source}}},
+                {{"type": "text", "text": "What?"}}]}}]}}"#
+        )
+    };
+    let base64 = r#"{"type": "base64", "media_type": "image/png", "data": "aGk="}"#;
+    means(&row(base64), Shape::OpenAiMessages, "system[S] user[img(2 bytes)|What?]");
+    let url = r#"{"type": "url", "url": "https://example.org/a.png"}"#;
+    means(&row(url), Shape::OpenAiMessages, "system[S] user[img(https://example.org/a.png)|What?]");
+    let error = read(&row(r#"{"type": "file", "file_id": "x"}"#)).expect_err("a file").to_string();
+    assert!(error.contains("a part of type 'file'"), "{error}");
+}
+
+#[test]
+fn alpaca_with_images_and_history() {
+    means(
+        r#"{"instruction": "Describe it.", "input": "In German.", "output": "Eine Katze", "images": ["a.png"],
+            "system": "S", "history": [["Hello", "Hi"]]}"#,
+        Shape::Alpaca,
+        "system[S] user[img(a.png)|Hello] assistant[Hi] user[Describe it.\nIn German.] assistant[Eine Katze]",
+    );
+    means(
+        r#"{"instruction": "Compare <image> with <image>.", "input": "", "output": "Same", "images": ["a.png", "b.png"]}"#,
+        Shape::Alpaca,
+        "user[Compare |img(a.png)| with |img(b.png)|.] assistant[Same]",
+    );
+    let error = read(r#"{"instruction": "<image>", "output": "x", "images": ["a.png", "b.png"]}"#);
+    assert!(error.expect_err("one marker").to_string().starts_with("1 <image> marker, but 2 images"));
+}
+
+#[test]
+fn questions_and_answers_by_every_name() {
+    for (question, answer) in [("question", "answer"), ("prompt", "response"), ("question", "output")] {
+        let row = format!(r#"{{"image": "a.png", "{question}": "What?", "{answer}": "A cat"}}"#);
+        means(&row, Shape::QuestionAnswer, "user[img(a.png)|What?] assistant[A cat]");
+    }
+    let answers = [
+        (r#"["dog", "cat", "cat"]"#, "cat"),
+        (r#"["dog", "cat"]"#, "dog"),
+        (r#"[{"answer": "cat", "answer_id": 1}, {"answer": "cat", "answer_id": 2}]"#, "cat"),
+    ];
+    for (answers, most) in answers {
+        let row = format!(r#"{{"image": "a.png", "question": "What?", "answers": {answers}}}"#);
+        means(&row, Shape::QuestionAnswer, &format!("user[img(a.png)|What?] assistant[{most}]"));
+    }
+    let both = read(r#"{"text": "x", "question": "y", "answer": "z"}"#).expect_err("two questions");
+    assert!(both.to_string().starts_with("'question' and 'text' are both given"), "{both}");
+}
+
+#[test]
+fn an_image_folders_metadata_names_its_images() {
+    means(r#"{"file_name": "a.PNG", "text": "A cat"}"#, Shape::Caption, "user[img(a.PNG)] assistant[A cat]");
+    means(
+        r#"{"file_name": "a.png", "question": "What?", "answer": "A cat"}"#,
+        Shape::QuestionAnswer,
+        "user[img(a.png)|What?] assistant[A cat]",
+    );
+    means(r#"{"image": "a.png", "caption": "A cat"}"#, Shape::Caption, "user[img(a.png)] assistant[A cat]");
+    let document = r#"{"file_name": "report.pdf", "messages": [{"role": "user", "content": "x"}]}"#;
+    means(document, Shape::OpenAiMessages, "user[x]");
+    assert_eq!(reading(document).expect("reads").ignored, ["file_name"]);
+}
+
+#[test]
+fn what_would_change_training_is_refused_by_name() {
+    let row = |fields: &str| format!(r#"{{"text": "x", "response": "y", {fields}}}"#);
+    let message =
+        |fields: &str| format!(r#"{{"messages": [{{"role": "assistant", "content": "x", {fields}}}]}}"#);
+    let part = |fields: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": [{{"type": "image", "path": "a.png", {fields}}}]}}]}}"#
+        )
+    };
+    let cases = [
+        (row(r#""videos": ["a.mp4"]"#), "videos"),
+        (row(r#""audio": {"path": "a.wav"}"#), "audio"),
+        (row(r#""rejected": "no""#), "rejected"),
+        (row(r#""label": false"#), "label"),
+        (row(r#""weight": 0.5"#), "weight"),
+        (row(r#""choices": ["a", "b"]"#), "choices"),
+        (row(r#""system_prompt": "Be brief.""#), "system_prompt"),
+        (message(r#""function_call": {"name": "f"}"#), "function_call"),
+        (message(r#""reasoning_content": "Hm.""#), "reasoning_content"),
+        (message(r#""images": ["a.png"]"#), "images"),
+        (part(r#""max_pixels": 50176"#), "max_pixels"),
+    ];
+    for (row, field) in cases {
+        let error = read(&row).expect_err(&row).to_string();
+        assert!(error.starts_with(&format!("'{field}' is not followed: ")), "{row}: {error}");
+    }
+    let harmless = row(
+        r#""videos": [], "audio": null, "label": 3, "weight": 1, "id": 7, "source": "web", "choices": []"#,
+    );
+    assert_eq!(
+        reading(&harmless).expect("reads").ignored,
+        ["label", "weight", "id", "source"],
+        "and what is ignored is named"
+    );
+}
+
+#[test]
 fn bad_rows_say_what_is_wrong() {
     let cases = [
-        (r#"{"question": "x", "answer": "y"}"#, "no known shape of row: it has question, answer"),
+        (
+            r#"{"input_ids": [1, 2], "labels": [1, 2]}"#,
+            "no known shape of row: it has input_ids, labels; expected",
+        ),
         ("[1.5]", "no known shape of row: it has a list"),
         (r#"{"messages": []}"#, "no turns"),
         (r#"{"messages": "hi"}"#, "'messages' should be a list of messages, found text"),
@@ -177,7 +384,7 @@ fn bad_rows_say_what_is_wrong() {
         (r#"{"messages": [{"role": "user", "content": [{"type": "video"}]}]}"#, "part of type 'video'"),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "image"}]}]}"#,
-            "1 image markers, but 0 images",
+            "1 image placeholder, but 0 images: write one image placeholder for each image",
         ),
         (
             r#"{"messages": [{"role": "assistant", "content": [{"type": "image", "path": "a.png"}]}]}"#,
@@ -185,11 +392,11 @@ fn bad_rows_say_what_is_wrong() {
         ),
         (
             r#"{"conversations": [{"from": "human", "value": "<image><image>"}], "image": "a.png"}"#,
-            "2 image markers, but 1 images",
+            "2 <image> markers, but 1 image",
         ),
         (
             r#"{"conversations": [{"from": "human", "value": "x"}], "image": "a.png"}"#,
-            "0 image markers, but 1 images",
+            "0 <image> markers, but 1 image",
         ),
         (r#"{"images": ["a.png"], "messages": [{"role": "system", "content": "x"}]}"#, "no user turn"),
         (r#"{"text": "x", "image": "data:image/png;base64,a*", "response": "y"}"#, "broken base64"),
@@ -197,7 +404,10 @@ fn bad_rows_say_what_is_wrong() {
         (r#"{"text": "x", "image": 7, "response": "y"}"#, "an image was expected, found a number"),
         (r#"{"text": "x", "image": {"id": 7}, "response": "y"}"#, "an object without bytes"),
         (r#"{"text": "x", "image": "", "response": "y"}"#, "found an empty text"),
-        (r#"{"text": "x", "response": 5}"#, "'response' should be text, found a number"),
+        (
+            r#"{"text": "x", "response": 5}"#,
+            "'response' should be text or a list of messages, found a number",
+        ),
     ];
     for (row, message) in cases {
         let error = read(row).expect_err(row).to_string();

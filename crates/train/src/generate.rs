@@ -118,7 +118,7 @@ pub fn question(words: &str, pictures: usize) -> Conversation {
     let picture = || Part::Image(ImageSource::Bytes(Vec::new()));
     let mut parts: Vec<Part> = (0..pictures).map(|_| picture()).collect();
     parts.push(Part::Text(words.to_owned()));
-    Conversation { turns: vec![Turn { role: Role::User, parts }] }
+    Conversation::new(vec![Turn::new(Role::User, parts)])
 }
 
 /// What `generation_config.json` says, as far as it is followed.

@@ -1,13 +1,14 @@
-//! Rows as Parquet columns: `messages`, a list of turns whose content is a list of parts with text or an image.
+//! Rows as Parquet columns: `messages`, a list of turns whose content is a list of parts with text or an image, and
+//! `tools`. Tools and calls of them are JSON as text: each has fields of its own, which columns cannot have.
 
 use super::Rows;
 use crate::{
     error::DataError,
-    row::{Conversation, ImageSource, Part},
+    row::{Conversation, ImageSource, Json, Part},
 };
 use arrow_array::{
-    ArrayRef, RecordBatch,
-    builder::{ArrayBuilder, BinaryBuilder, ListBuilder, StringBuilder, StructBuilder},
+    ArrayRef, RecordBatch, StringArray,
+    builder::{ArrayBuilder, BinaryBuilder, Int64Builder, ListBuilder, StringBuilder, StructBuilder},
 };
 use arrow_schema::{DataType, Field, Fields, Schema};
 use parquet::{
@@ -30,7 +31,10 @@ pub(super) fn write(file: &mut File, path: &Path, rows: &mut Rows<'_>) -> Result
         .set_dictionary_enabled(false)
         .set_statistics_enabled(EnabledStatistics::None)
         .build();
-    let schema = Arc::new(Schema::new(vec![Field::new("messages", list(turn_fields()), false)]));
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("messages", list(turn_fields()), false),
+        Field::new("tools", DataType::Utf8, true),
+    ]));
     let mut writer =
         ArrowWriter::try_new(&mut *file, schema.clone(), Some(properties)).map_err(|error| broken(&error))?;
     for row in rows {
@@ -48,7 +52,15 @@ fn list(fields: Fields) -> DataType {
 }
 
 fn turn_fields() -> Fields {
-    vec![Field::new("role", DataType::Utf8, true), Field::new("content", list(part_fields()), true)].into()
+    vec![
+        Field::new("role", DataType::Utf8, true),
+        Field::new("content", list(part_fields()), true),
+        Field::new("weight", DataType::Int64, true),
+        Field::new("tool_calls", DataType::Utf8, true),
+        Field::new("name", DataType::Utf8, true),
+        Field::new("tool_call_id", DataType::Utf8, true),
+    ]
+    .into()
 }
 
 fn part_fields() -> Fields {
@@ -70,7 +82,9 @@ fn batch(schema: &Arc<Schema>, row: &Conversation) -> Result<RecordBatch, arrow_
     let texts = || Box::new(StringBuilder::new()) as Box<dyn ArrayBuilder>;
     let image = StructBuilder::new(image_fields(), vec![Box::new(BinaryBuilder::new()), texts()]);
     let part = StructBuilder::new(part_fields(), vec![texts(), texts(), Box::new(image)]);
-    let turn = StructBuilder::new(turn_fields(), vec![texts(), Box::new(ListBuilder::new(part))]);
+    let weight = Box::new(Int64Builder::new());
+    let content = Box::new(ListBuilder::new(part));
+    let turn = StructBuilder::new(turn_fields(), vec![texts(), content, weight, texts(), texts(), texts()]);
     let mut turns = ListBuilder::new(turn);
     for turn in &row.turns {
         let builder = turns.values();
@@ -79,10 +93,23 @@ fn batch(schema: &Arc<Schema>, row: &Conversation) -> Result<RecordBatch, arrow_
             turn.parts.iter().for_each(|part| append_part(parts.values(), part));
             parts.append(true);
         }
+        if let Some(weights) = builder.field_builder::<Int64Builder>(2) {
+            weights.append_option(super::weight(turn));
+        }
+        append_text(builder, 3, json(&turn.tool_calls)?.as_deref());
+        append_text(builder, 4, turn.name.as_deref());
+        append_text(builder, 5, turn.tool_call_id.as_deref());
         builder.append(true);
     }
     turns.append(true);
-    RecordBatch::try_new(schema.clone(), vec![Arc::new(turns.finish()) as ArrayRef])
+    let tools: ArrayRef = Arc::new(StringArray::from(vec![json(&row.tools)?]));
+    RecordBatch::try_new(schema.clone(), vec![Arc::new(turns.finish()), tools])
+}
+
+/// Values as one text; nothing where there are none.
+fn json(values: &[Json]) -> Result<Option<String>, arrow_schema::ArrowError> {
+    let text = (!values.is_empty()).then(|| serde_json::to_string(values)).transpose();
+    text.map_err(|error| arrow_schema::ArrowError::JsonError(error.to_string()))
 }
 
 fn append_part(builder: &mut StructBuilder, part: &Part) {

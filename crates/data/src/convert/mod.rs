@@ -9,10 +9,11 @@ use crate::{
     error::{BadRow, DataError},
     image::{Format, ImageError},
     progress::{Progress, Unit},
-    row::{Conversation, ImageSource, Part},
+    row::{Conversation, ImageSource, Json, Part, Turn},
+    shape::MARKER,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::{Value as Json, json};
+use serde::Serialize;
 use std::{
     fs::File,
     io::{BufWriter, Write},
@@ -123,25 +124,85 @@ fn write_json(file: &mut File, path: &Path, rows: &mut Rows<'_>, marks: [&str; 3
         if i > 0 {
             put(between)?;
         }
-        put(&to_json(&row?).to_string())?;
+        let text =
+            serde_json::to_string(&written(&row?)).map_err(|error| DataError::io(path)(error.into()))?;
+        put(&text)?;
     }
     put(after)?;
     writer.flush().map_err(DataError::io(path))
 }
 
-fn to_json(row: &Conversation) -> Json {
-    let part = |part: &Part| match part {
-        Part::Text(text) => json!({"type": "text", "text": text}),
-        Part::Image(source) => json!({"type": "image_url", "image_url": {"url": url(source)}}),
-    };
-    let turns = row.turns.iter().map(|turn| {
-        let content = match &turn.parts[..] {
-            [Part::Text(text)] => json!(text),
-            parts => parts.iter().map(part).collect(),
-        };
-        json!({"role": turn.role.name(), "content": content})
-    });
-    json!({"messages": turns.collect::<Vec<_>>()})
+/// A row as it is written in JSON.
+#[derive(Serialize)]
+struct Written<'a> {
+    messages: Vec<Message<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tools: &'a [Json],
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: Content<'a>,
+    /// 0 where the row excludes the turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<i64>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tool_calls: &'a [Json],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: &'a Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Text(&'a str),
+    Parts(Vec<WrittenPart<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum WrittenPart<'a> {
+    Text { text: &'a str },
+    ImageUrl { image_url: ImageUrl },
+}
+
+#[derive(Serialize)]
+struct ImageUrl {
+    url: String,
+}
+
+fn written(row: &Conversation) -> Written<'_> {
+    Written { messages: row.turns.iter().map(message).collect(), tools: &row.tools }
+}
+
+fn message(turn: &Turn) -> Message<'_> {
+    Message {
+        role: turn.role.name(),
+        content: match &turn.parts[..] {
+            // A marker in a content that is one text would ask for an image.
+            [Part::Text(text)] if !text.contains(MARKER) => Content::Text(text),
+            parts => Content::Parts(parts.iter().map(part).collect()),
+        },
+        weight: weight(turn),
+        tool_calls: &turn.tool_calls,
+        name: &turn.name,
+        tool_call_id: &turn.tool_call_id,
+    }
+}
+
+fn part(part: &Part) -> WrittenPart<'_> {
+    match part {
+        Part::Text(text) => WrittenPart::Text { text },
+        Part::Image(source) => WrittenPart::ImageUrl { image_url: ImageUrl { url: url(source) } },
+    }
+}
+
+/// The weight that is written for a turn, if any is needed.
+fn weight(turn: &Turn) -> Option<i64> {
+    (!turn.learned).then_some(0)
 }
 
 fn url(source: &ImageSource) -> String {
@@ -186,6 +247,14 @@ mod tests {
             .replace('\n', ""),
             r#"{"text": "Three", "image": "https://example.org/a.png", "response": "3"}"#.to_owned(),
             r#"{"text": "Four, of <image>", "response": "4"}"#.to_owned(),
+            r#"{"prompt": [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}],
+                "completion": "7"}"#
+            .replace('\n', ""),
+            r#"{"tools": [{"type": "function", "function": {"name": "f", "parameters": {"z": 1.5, "a": [1, 2]}}}],
+                "messages": [{"role": "assistant", "content": null, "weight": 0, "tool_calls":
+                [{"id": "1", "function": {"name": "f", "arguments": {"z": "x", "a": null}}}]},
+                {"role": "tool", "name": "f", "tool_call_id": "1", "content": "8"}]}"#
+            .replace('\n', ""),
         ];
         fs::write(folder.path().join("in.jsonl"), rows.join("\n")).unwrap();
         folder
@@ -199,7 +268,7 @@ mod tests {
         expected[0].turns[1].parts[0] = Part::Image(ImageSource::Bytes(PNG.to_vec()));
         let mut from = path("in.jsonl");
         for name in ["a.jsonl", "b.json", "c.parquet", "d.jsonl"] {
-            assert_eq!(convert(&open(&from), &path(name), &()).unwrap(), 4);
+            assert_eq!(convert(&open(&from), &path(name), &()).unwrap(), 6);
             assert_eq!(rows(&path(name)), expected, "{name}");
             from = path(name);
         }

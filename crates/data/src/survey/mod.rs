@@ -16,6 +16,7 @@ use crate::{
     prepare::{self, LeftOut},
     processor::{Grid, Processor},
     progress::{Progress, Unit},
+    row::RowId,
     shape::Shape,
     share::RowShare,
     text::{Encoded, Encoder, Runs, TrainOn},
@@ -29,6 +30,8 @@ use std::{
 const NAMED_BAD_ROWS: usize = 100;
 /// Different image sizes that are listed; images of further sizes are counted, their sizes are not.
 const MAX_SIZES: usize = 10_000;
+/// Different names of fields and kinds of mistakes that are counted; rows may make up any number of names.
+const MAX_NAMES: usize = 200;
 
 /// How a dataset is looked at.
 pub struct SurveyOptions {
@@ -85,10 +88,25 @@ pub struct Survey {
     pub bad: u64,
     /// The first bad rows, with their reasons.
     pub bad_rows: Vec<String>,
+    /// How many rows are bad for each reason.
+    pub bad_kinds: BTreeMap<String, u64>,
+    /// Fields that no shape reads, and how many rows have them.
+    pub ignored: BTreeMap<String, u64>,
     /// The rows held out, which are among those above.
     pub held_out: RowCounts,
-    /// The first row that is used, as the model will read it, where a tokenizer was given.
-    pub sample: Option<Runs>,
+    /// The first row that is trained on, as the model will read it, where a tokenizer was given.
+    pub sample: Option<SampleRow>,
+}
+
+/// A row as the model will read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SampleRow {
+    /// Where it is.
+    pub id: RowId,
+    /// Its tokens, and which of them are learned.
+    pub encoded: Encoded,
+    /// The same for people.
+    pub runs: Runs,
 }
 
 impl Survey {
@@ -238,6 +256,7 @@ struct Facts {
     /// All tokens and those that are learned, where there is a tokenizer.
     tokens: Option<(usize, usize)>,
     left_out: Option<LeftOut>,
+    ignored: Vec<String>,
 }
 
 struct ImageFacts {
@@ -271,14 +290,15 @@ pub fn survey(
     let is_held_out = options.held_out.map(|share| share.membership(dataset.rows()));
     progress.begin("Reading rows", Unit::Rows, dataset.rows());
     while let Some(facts) = facts.take_next().map_err(|_| DataError::Worker)? {
-        if is_held_out.as_ref().is_some_and(|has| has(tables.survey.rows)) {
+        let held_out = is_held_out.as_ref().is_some_and(|has| has(tables.survey.rows));
+        if held_out {
             tables.survey.held_out.add(&facts);
         }
-        tables.add(facts)?;
+        tables.add(facts, held_out)?;
         progress.advance(1);
     }
     progress.end();
-    let sample = tables.first_used.map(|row| Examiner::new(dataset, &options).sample(row)).transpose()?;
+    let sample = tables.first_trained.map(|row| Examiner::new(dataset, &options).sample(row)).transpose()?;
     Ok(Survey { sample: sample.flatten(), ..tables.finish() })
 }
 
@@ -301,21 +321,30 @@ impl Examiner {
         let read = self.reader.read(row)?;
         let images = self.images(row, &read)?;
         let Some(encoded) = self.encode(&read, &images)? else {
-            return Ok(Facts { shape: read.shape, images, tokens: None, left_out: None });
+            return Ok(Facts {
+                shape: read.shape,
+                images,
+                tokens: None,
+                left_out: None,
+                ignored: read.ignored,
+            });
         };
         let learned = encoded.trained.iter().skip(1).filter(|trained| **trained).count();
         let left_out = prepare::left_out(&encoded, self.options.max_tokens);
-        Ok(Facts { shape: read.shape, images, tokens: Some((encoded.ids.len(), learned)), left_out })
+        let tokens = Some((encoded.ids.len(), learned));
+        Ok(Facts { shape: read.shape, images, tokens, left_out, ignored: read.ignored })
     }
 
     /// A row as the model will read it.
-    fn sample(&mut self, row: u64) -> Result<Option<Runs>, DataError> {
+    fn sample(&mut self, row: u64) -> Result<Option<SampleRow>, DataError> {
         let read = self.reader.read(row)?;
         let images = self.images(row, &read)?;
         let encoded = self.encode(&read, &images)?;
         let Some((encoder, encoded)) = self.options.encoder.as_ref().zip(encoded) else { return Ok(None) };
-        let runs = encoder.runs(&encoded);
-        runs.map(Some).map_err(|error| DataError::Row { row: read.id, reason: BadRow::Text(error) })
+        match encoder.runs(&encoded) {
+            Ok(runs) => Ok(Some(SampleRow { id: read.id, encoded, runs })),
+            Err(error) => Err(DataError::Row { row: read.id, reason: BadRow::Text(error) }),
+        }
     }
 
     fn encode(&self, row: &Row, images: &[ImageFacts]) -> Result<Option<Encoded>, DataError> {
@@ -347,11 +376,18 @@ impl Examiner {
     }
 }
 
+/// Counts a name, as long as there are not too many.
+fn count(names: &mut BTreeMap<String, u64>, name: String) {
+    if names.len() < MAX_NAMES || names.contains_key(&name) {
+        *names.entry(name).or_default() += 1;
+    }
+}
+
 /// The survey while it is made.
 struct Tables {
     survey: Survey,
     sizes: HashMap<(u32, u32), (Grid, u64)>,
-    first_used: Option<u64>,
+    first_trained: Option<u64>,
     patch_size: u32,
     merge_size: u32,
 }
@@ -362,16 +398,19 @@ impl Tables {
         let tokens = options.encoder.is_some().then(Lengths::default);
         let survey = Survey { tokens, ..Survey::default() };
         let (patch_size, merge_size) = (config.patch_size, config.merge_size);
-        Self { survey, sizes: HashMap::new(), first_used: None, patch_size, merge_size }
+        Self { survey, sizes: HashMap::new(), first_trained: None, patch_size, merge_size }
     }
 
-    fn add(&mut self, facts: Result<Facts, DataError>) -> Result<(), DataError> {
+    fn add(&mut self, facts: Result<Facts, DataError>, held_out: bool) -> Result<(), DataError> {
         let survey = &mut self.survey;
         survey.rows += 1;
         let facts = match facts {
             Ok(facts) => facts,
             Err(error @ DataError::Row { .. }) => {
                 survey.bad += 1;
+                if let DataError::Row { reason, .. } = &error {
+                    count(&mut survey.bad_kinds, reason.kind());
+                }
                 if survey.bad_rows.len() < NAMED_BAD_ROWS {
                     survey.bad_rows.push(error.to_string());
                 }
@@ -380,13 +419,16 @@ impl Tables {
             Err(error) => return Err(error),
         };
         *survey.shapes.entry(facts.shape).or_default() += 1;
+        facts.ignored.into_iter().for_each(|name| count(&mut survey.ignored, name));
         survey.images += facts.images.len() as u64;
         survey.image_bytes += facts.images.iter().map(|image| image.bytes).sum::<u64>();
         match facts.left_out {
             Some(LeftOut::TooLong { .. }) => survey.too_long += 1,
             Some(LeftOut::NoLabel) => survey.no_label += 1,
             None => {
-                self.first_used.get_or_insert(survey.rows - 1);
+                if !held_out {
+                    self.first_trained.get_or_insert(survey.rows - 1);
+                }
                 let grids = facts.images.iter().map(|image| image.grid);
                 survey.image_tokens.add(grids.clone().map(|grid| grid.tokens(self.merge_size)).sum());
                 survey.patches.add(grids.map(Grid::patches).sum());

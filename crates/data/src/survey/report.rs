@@ -11,6 +11,8 @@ use std::fmt::{self, Display};
 const LISTED_SIZES: usize = 8;
 /// Bad rows that are listed in text.
 const LISTED_BAD_ROWS: usize = 10;
+/// Ignored fields that are listed in text.
+const LISTED_NAMES: usize = 20;
 const HISTOGRAM_BARS: usize = 10;
 /// Characters shown of each stretch of the sample.
 const SHOWN_CHARACTERS: usize = 600;
@@ -32,7 +34,8 @@ pub struct Report<'a> {
 impl Report<'_> {
     /// The same figures for programs.
     pub fn to_json(&self) -> Value {
-        let Survey { rows, images, image_bytes, too_long, no_label, bad, bad_rows, .. } = self.survey;
+        let Survey { rows, images, image_bytes, too_long, no_label, bad, bad_rows, bad_kinds, .. } =
+            self.survey;
         let shapes: serde_json::Map<_, _> = self
             .survey
             .shapes
@@ -60,8 +63,9 @@ impl Report<'_> {
                       "patches": {"mean": self.mean_patches(), "max": self.most_patches()},
                       "patch_bytes_max": self.most_patches() * COMPACT_PATCH,
                       "pixel_values_bytes_max": self.most_patches() * HF_PATCH},
-            "bad": {"count": bad, "rows": bad_rows},
-            "sample": self.survey.sample.as_ref().map(|runs| runs.0.iter().map(run_json).collect::<Vec<_>>()),
+            "ignored": self.survey.ignored,
+            "bad": {"count": bad, "kinds": bad_kinds, "rows": bad_rows},
+            "sample": self.survey.sample.as_ref().map(|row| row.runs.0.iter().map(run_json).collect::<Vec<_>>()),
         })
     }
 
@@ -175,13 +179,36 @@ impl Report<'_> {
 
     fn sample(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(sample) = &self.survey.sample else { return Ok(()) };
-        writeln!(f, "\nThe first row as the model reads it, [[what is learned]] in brackets:\n")?;
-        sample.shown(SHOWN_CHARACTERS).lines().try_for_each(|line| writeln!(f, "  {line}"))
+        let [before, after] = sample.runs.marks();
+        writeln!(f, "\nThe first row as the model reads it, {before}what is learned{after} in brackets:\n")?;
+        sample.runs.shown(SHOWN_CHARACTERS).lines().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+
+    /// Names what nothing is done with: nobody should find out after a run that a column was not read.
+    fn ignored(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ignored = &self.survey.ignored;
+        if ignored.is_empty() {
+            return Ok(());
+        }
+        let name = |(name, count): (&String, &u64)| match *count == self.survey.rows {
+            true => name.clone(),
+            false => format!("{name} ({} of {} rows)", grouped(*count), grouped(self.survey.rows)),
+        };
+        let names: Vec<_> = ignored.iter().take(LISTED_NAMES).map(name).collect();
+        let more = match ignored.len().saturating_sub(LISTED_NAMES) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let what = "fields that no shape reads; --columns gives a field a meaning";
+        writeln!(f, "Ignored   {}{more}: {what}", names.join(", "))
     }
 
     fn bad_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Survey { bad, bad_rows, .. } = self.survey;
+        let Survey { bad, bad_rows, bad_kinds, .. } = self.survey;
         writeln!(f, "Bad rows  {}", if *bad == 0 { "none".into() } else { grouped(*bad) })?;
+        for (kind, count) in bad_kinds {
+            writeln!(f, "  {:>9}  {kind}", grouped(*count))?;
+        }
         for row in bad_rows.iter().take(LISTED_BAD_ROWS) {
             writeln!(f, "  {row}")?;
         }
@@ -199,6 +226,7 @@ impl Display for Report<'_> {
         self.lengths(f)?;
         self.left_out(f)?;
         self.batch(f)?;
+        self.ignored(f)?;
         self.bad_rows(f)?;
         self.sample(f)
     }
@@ -247,7 +275,12 @@ fn bytes(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{shape::Shape, text::Runs};
+    use crate::{
+        row::RowId,
+        shape::Shape,
+        survey::SampleRow,
+        text::{Encoded, Runs},
+    };
 
     fn lengths(values: &[usize]) -> Lengths {
         let mut lengths = Lengths::default();
@@ -270,7 +303,9 @@ mod tests {
             no_label: 1,
             bad: 1,
             bad_rows: vec!["train.jsonl, row 17: image 1: the image is empty (0 bytes)".into()],
-            sample: Some(Runs(vec![
+            bad_kinds: [("with an image that cannot be decoded".into(), 1)].into(),
+            ignored: [("id".into(), 1003), ("split".into(), 7)].into(),
+            sample: Some(sample(vec![
                 Run {
                     trained: false,
                     tokens: 900,
@@ -280,6 +315,19 @@ mod tests {
             ])),
             ..Survey::default()
         }
+    }
+
+    fn sample(runs: Vec<Run>) -> SampleRow {
+        let id = RowId { file: std::path::Path::new("train.jsonl").into(), number: 1 };
+        SampleRow { id, encoded: Encoded::default(), runs: Runs(runs) }
+    }
+
+    #[test]
+    fn a_row_with_brackets_of_its_own_is_shown_with_others() {
+        let said = Run { trained: true, tokens: 9, text: "[[1, 2], [3, 4]]".into() };
+        let survey = Survey { sample: Some(sample(vec![said])), ..survey() };
+        let text = Report { survey: &survey, batch_size: 2, max_tokens: None }.to_string();
+        assert!(text.contains("⟦what is learned⟧") && text.contains("⟦[[1, 2], [3, 4]]⟧"), "{text}");
     }
 
     #[test]
@@ -305,7 +353,9 @@ mod tests {
             "Left out  0 too long (over --max-seq-length 2048), 1 without anything to learn",
             "A batch   2 rows: 2,627 tokens on average, at most 2,650; at most 9,976 patches (5.9 MB; as HF's \
              pixel_values 46.9 MB)",
+            "Ignored   id, split (7 of 1,003 rows): fields that no shape reads; --columns gives a field a meaning",
             "Bad rows  1",
+            "          1  with an image that cannot be decoded",
             "  train.jsonl, row 17: image 1: the image is empty (0 bytes)",
             "  [[a cat<|im_end|>]]",
         ] {
@@ -326,6 +376,8 @@ mod tests {
         assert_eq!(json["tokens"]["max"], 1350);
         assert_eq!(json["batch"]["tokens"]["max"], 2650);
         assert_eq!(json["bad"]["count"], 1);
+        assert_eq!(json["bad"]["kinds"]["with an image that cannot be decoded"], 1);
+        assert_eq!(json["ignored"]["split"], 7);
         assert_eq!(
             json["sample"][1],
             serde_json::json!({"learned": true, "tokens": 5, "text": "a cat<|im_end|>"})

@@ -3,7 +3,7 @@
 //! In come `tokenizer.json`, `tokenizer_config.json` and the chat template from wherever this checkpoint keeps it; out
 //! goes an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
 
-use super::{Encoder, Specials, template::Template};
+use super::{Encoder, Specials, guard, template::Template};
 use minijinja::Value;
 use serde::Deserialize;
 use std::{
@@ -121,7 +121,10 @@ fn encoder(
     let special: HashMap<String, u32> =
         added.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (token.content, id)).collect();
     let is_control = |text: &str| {
-        source.contains(text) || text == image_token || named.values().any(|token| token == text)
+        guard::is_control(text)
+            || source.contains(text)
+            || text == image_token
+            || named.values().any(|token| token == text)
     };
     Ok(Encoder {
         image_token: special.get(image_token).copied(),

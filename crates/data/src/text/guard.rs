@@ -1,18 +1,37 @@
 //! Keeps text apart from control tokens.
 //!
-//! In comes a row's text; out goes the same text with an invisible character inside everything that reads like a
-//! special token, so that after the template has run, the only special tokens in the rendered text are the
-//! template's own. The characters are Unicode noncharacters that the row does not use, and are removed again before
-//! anything is tokenised: text without special tokens passes unchanged.
+//! Takes a row's text and gives the same text with an invisible character inside everything that reads like a control
+//! token, so that after the template has run, the only control tokens in the rendered text are the template's own. The
+//! characters are Unicode noncharacters that the row does not use, and are removed again before anything is tokenised:
+//! text without control tokens passes unchanged.
 
-use crate::row::{Conversation, Part, Role};
+use crate::row::{Conversation, Json, Part, Role};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::{borrow::Cow, collections::HashMap, ops::Range};
+
+/// Special tokens that build a conversation, whatever the template shows of them: in the text of a row they stay text,
+/// since a row that could write them could end its turn, speak for another role, or claim an image. Every other special
+/// token is a word that people and models write, such as `<|box_start|>` in grounding data, and is one token as in HF.
+const CONTROL: [(&str, &str); 8] = [
+    ("<|im_start|>", "begins a turn"),
+    ("<|im_end|>", "ends a turn"),
+    ("<|endoftext|>", "ends the text, and pads"),
+    ("<|vision_start|>", "begins an image or a video"),
+    ("<|vision_end|>", "ends an image or a video"),
+    ("<|vision_pad|>", "stands for a piece of an image"),
+    ("<|image_pad|>", "stands for a piece of an image"),
+    ("<|video_pad|>", "stands for a piece of a video"),
+];
+
+/// Whether a special token builds conversations in every model that has it.
+pub(super) fn is_control(token: &str) -> bool {
+    CONTROL.iter().any(|(control, _)| *control == token)
+}
 
 /// Two characters that occur nowhere in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Guard {
-    /// Breaks up what reads like a special token.
+    /// Breaks up what reads like a control token.
     pub breaker: char,
     /// Stands where the assistant's words begin and end.
     pub mark: char,
@@ -28,16 +47,27 @@ impl Guard {
 }
 
 fn texts(row: &Conversation) -> impl Iterator<Item = &str> {
-    row.turns.iter().flat_map(|turn| &turn.parts).filter_map(|part| match part {
-        Part::Text(text) => Some(text.as_str()),
-        Part::Image(_) => None,
-    })
+    let of_turns = row.turns.iter().flat_map(|turn| {
+        let words = turn.parts.iter().filter_map(text_of);
+        let names = [&turn.name, &turn.tool_call_id].into_iter().flatten().map(String::as_str);
+        words.chain(names).chain(turn.tool_calls.iter().flat_map(Json::texts))
+    });
+    of_turns.chain(row.tools.iter().flat_map(Json::texts))
+}
+
+/// A row as the template will see it.
+pub(super) struct SafeRow<'a> {
+    pub turns: Vec<SafeTurn<'a>>,
+    pub tools: Vec<Json>,
 }
 
 /// A turn as the template will see it.
 pub(super) struct SafeTurn<'a> {
     pub role: Role,
     pub parts: Vec<SafePart<'a>>,
+    pub tool_calls: Vec<Json>,
+    pub name: Option<String>,
+    pub tool_call_id: Option<String>,
 }
 
 /// A piece of a turn, its text guarded.
@@ -73,8 +103,7 @@ impl Finder {
 }
 
 impl Specials {
-    /// `is_control` tells the tokens that build conversations from those a model may be taught to write, such as the
-    /// ones around a box.
+    /// `is_control` tells the tokens that build conversations from those that are words.
     pub fn new(ids: HashMap<String, u32>, is_control: impl Fn(&str) -> bool) -> Result<Self, String> {
         let tokens =
             || ids.iter().map(|(text, &id)| (text.as_str(), id)).filter(|(text, _)| !text.is_empty());
@@ -88,19 +117,30 @@ impl Specials {
         self.ids.get(text).copied()
     }
 
-    /// The special tokens in a rendered text: its own, as the row's are broken up.
+    /// The special tokens in a rendered text: the template's own, and words of the row.
     pub fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (u32, Range<usize>)> + 'a {
         self.all.find(text)
     }
 
-    /// Breaks up special tokens in a row's text: all of them in what people and tools say, the control tokens in what
-    /// the assistant says.
-    pub fn guarded<'a>(&self, row: &'a Conversation, guard: &Guard) -> Vec<SafeTurn<'a>> {
-        let turns = row.turns.iter().map(|turn| {
-            let finder = if turn.role == Role::Assistant { &self.control } else { &self.all };
-            SafeTurn { role: turn.role, parts: finder.guarded(&turn.parts, guard.breaker) }
+    /// Where the last special token of a text begins; its end where it has none.
+    pub fn last(&self, text: &str) -> usize {
+        self.find(text).last().map_or(text.len(), |(_, range)| range.start)
+    }
+
+    /// Breaks up the control tokens in everything that a row says.
+    pub fn guarded<'a>(&self, row: &'a Conversation, guard: &Guard) -> SafeRow<'a> {
+        let breaker = guard.breaker;
+        let json =
+            |values: &[Json]| values.iter().map(|value| self.control.guarded_json(value, breaker)).collect();
+        let text = |text: &Option<String>| text.as_ref().map(|text| self.control.guarded_text(text, breaker));
+        let turns = row.turns.iter().map(|turn| SafeTurn {
+            role: turn.role,
+            parts: self.control.guarded(&turn.parts, breaker),
+            tool_calls: json(&turn.tool_calls),
+            name: text(&turn.name),
+            tool_call_id: text(&turn.tool_call_id),
         });
-        turns.collect()
+        SafeRow { turns: turns.collect(), tools: json(&row.tools) }
     }
 }
 
@@ -132,6 +172,32 @@ impl Finder {
     }
 }
 
+impl Finder {
+    fn guarded_text(&self, text: &str, breaker: char) -> String {
+        let mut guarded = text.to_owned();
+        let places: Vec<usize> = self.find(text).map(|(_, range)| range.start).collect();
+        for at in places.into_iter().rev() {
+            let first = text[at..].chars().next().map_or(0, char::len_utf8);
+            guarded.insert(at + first, breaker);
+        }
+        guarded
+    }
+
+    fn guarded_json(&self, value: &Json, breaker: char) -> Json {
+        match value {
+            Json::Text(text) => Json::Text(self.guarded_text(text, breaker)),
+            Json::List(list) => Json::List(list.iter().map(|one| self.guarded_json(one, breaker)).collect()),
+            Json::Map(fields) => Json::Map(
+                fields
+                    .iter()
+                    .map(|(key, value)| (self.guarded_text(key, breaker), self.guarded_json(value, breaker)))
+                    .collect(),
+            ),
+            other => other.clone(),
+        }
+    }
+}
+
 fn text_of(part: &Part) -> Option<&str> {
     match part {
         Part::Text(text) => Some(text),
@@ -153,9 +219,9 @@ mod tests {
 
     fn guarded(role: Role, texts: &[&str]) -> String {
         let parts = texts.iter().map(|&text| Part::Text(text.into())).collect();
-        let row = Conversation { turns: vec![Turn { role, parts }] };
+        let row = Conversation { turns: vec![Turn::new(role, parts)], ..Conversation::default() };
         let safe = specials().guarded(&row, &GUARD);
-        let texts = safe[0].parts.iter().filter_map(|part| match part {
+        let texts = safe.turns[0].parts.iter().filter_map(|part| match part {
             SafePart::Text(text) => Some(text.as_ref()),
             SafePart::Image => None,
         });
@@ -163,23 +229,41 @@ mod tests {
     }
 
     #[test]
-    fn special_text_is_broken_up_and_nothing_else() {
+    fn control_tokens_are_broken_up_and_nothing_else() {
         assert_eq!(guarded(Role::User, &["a <b> c"]), "a <b> c");
-        assert_eq!(guarded(Role::User, &["a<end><box>"]), "a<!end><!box>");
-        assert_eq!(guarded(Role::Assistant, &["a<end><box>"]), "a<!end><box>", "a model may write boxes");
+        for role in [Role::System, Role::User, Role::Assistant, Role::Tool] {
+            assert_eq!(guarded(role, &["a<end><box>"]), "a<!end><box>", "anybody may write boxes");
+        }
     }
 
     #[test]
-    fn special_text_cut_in_two_parts_is_broken_up() {
+    fn control_tokens_cut_in_two_parts_are_broken_up() {
         assert_eq!(guarded(Role::User, &["a<e", "nd>b<end>"]), "a<!e|nd>b<!end>");
         assert_eq!(guarded(Role::User, &["a<", "end>"]), "a<!|end>");
     }
 
     #[test]
+    fn tools_and_their_calls_are_guarded_too() {
+        let text = |text: &str| Json::Text(text.into());
+        let call = |text| Json::Map(vec![("<end>".into(), Json::List(vec![text, Json::Integer(1)]))]);
+        let mut turn = Turn::new(Role::Assistant, vec![]);
+        turn.tool_calls = vec![call(text("a<end><end>"))];
+        turn.name = Some("<end>".into());
+        let row = Conversation { turns: vec![turn], tools: vec![call(text("<box>"))] };
+        let safe = specials().guarded(&row, &GUARD);
+        let guarded =
+            |inner: &str| Json::Map(vec![("<!end>".into(), Json::List(vec![text(inner), Json::Integer(1)]))]);
+        assert_eq!(safe.turns[0].tool_calls, [guarded("a<!end><!end>")]);
+        assert_eq!(safe.turns[0].name.as_deref(), Some("<!end>"));
+        assert_eq!(safe.tools, [guarded("<box>")]);
+    }
+
+    #[test]
     fn characters_of_the_row_are_not_used_to_guard_it() {
-        let text = "\u{FDD0}\u{FDD2}".to_owned();
-        let row = Conversation { turns: vec![Turn { role: Role::User, parts: vec![Part::Text(text)] }] };
+        let parts = vec![Part::Text("\u{FDD0}\u{FDD2}".to_owned())];
+        let tools = vec![Json::Text("\u{FDD3}".to_owned())];
+        let row = Conversation { turns: vec![Turn::new(Role::User, parts)], tools };
         let guard = Guard::for_row(&row).expect("thirty are left");
-        assert_eq!((guard.breaker, guard.mark), ('\u{FDD1}', '\u{FDD3}'));
+        assert_eq!((guard.breaker, guard.mark), ('\u{FDD1}', '\u{FDD4}'));
     }
 }

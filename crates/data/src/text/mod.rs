@@ -1,13 +1,16 @@
 //! Conversations to token ids and labels, by the checkpoint's own tokenizer and chat template.
 //!
-//! In come a [`Conversation`] and the number of tokens of each of its images; out go ids equal to those of HF's
+//! Takes a [`Conversation`] and the number of tokens of each of its images, and gives ids equal to those of HF's
 //! processor and, for each token, whether it is trained on. Text of a row never becomes a control token: what reads
-//! like `<|im_end|>` in a user's text is tokenised as the plain characters it is.
+//! like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that are words of a
+//! row, such as those around a box, are tokens as in HF.
 
+pub mod bytes;
 mod files;
 mod guard;
 mod shown;
 mod template;
+mod tojson;
 
 pub use files::EncoderError;
 pub use shown::{Run, Runs};
@@ -29,7 +32,7 @@ pub enum TrainOn {
     Assistant,
     /// What the assistant says in the last of its turns, with the token that ends it.
     Last,
-    /// Every token.
+    /// Every token, but for the words of the assistant that a row itself excludes.
     All,
 }
 
@@ -45,6 +48,18 @@ pub enum TextError {
          remove blanks around the text, or use --train-on all"
     )]
     Rewritten,
+    /// The row has tools, and the template leaves them out.
+    #[error(
+        "the chat template of this model shows no tools: remove 'tools' from the row, \
+         or use a model whose template has them"
+    )]
+    NoTools,
+    /// The row calls tools, and the template leaves the calls out.
+    #[error(
+        "the chat template of this model shows no tool calls: write the calls as text, \
+         or use a model whose template has them"
+    )]
+    NoToolCalls,
     /// The template shows another number of images than the row has.
     #[error("the chat template shows {shown} images where the row has {given}")]
     ImageCount {
@@ -105,13 +120,12 @@ impl Encoder {
         image_tokens: &[usize],
         train_on: TrainOn,
     ) -> Result<Encoded, TextError> {
-        self.tokenise(&self.rendered(row, train_on, false)?, image_tokens, train_on)
+        self.tokenise(&self.rendered(row, train_on, false)?, image_tokens)
     }
 
     /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is trained on.
     pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
-        let mut encoded =
-            self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens, TrainOn::All)?;
+        let mut encoded = self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens)?;
         encoded.trained.fill(false);
         Ok(encoded)
     }
@@ -147,29 +161,30 @@ impl Encoder {
     fn rendered(&self, row: &Conversation, train_on: TrainOn, prompt: bool) -> Result<Rendered, TextError> {
         let guard = Guard::for_row(row).ok_or(TextError::Noncharacters)?;
         let safe = self.specials.guarded(row, &guard);
-        let assistant = |turn: usize| row.turns[turn].role == Role::Assistant;
+        let said = |turn: usize, learned: bool| {
+            row.turns[turn].role == Role::Assistant && row.turns[turn].learned == learned
+        };
+        let turns = 0..row.turns.len();
         let marked: Vec<bool> = match train_on {
-            TrainOn::All => vec![false; row.turns.len()],
-            TrainOn::Assistant => (0..row.turns.len()).map(assistant).collect(),
+            TrainOn::All if prompt => vec![false; row.turns.len()],
+            TrainOn::All => turns.map(|turn| said(turn, false)).collect(),
+            TrainOn::Assistant => turns.map(|turn| said(turn, true)).collect(),
             TrainOn::Last => {
-                let last = (0..row.turns.len()).rev().find(|&turn| assistant(turn));
-                (0..row.turns.len()).map(|turn| Some(turn) == last).collect()
+                let last = turns.clone().rev().find(|&turn| said(turn, true));
+                turns.map(|turn| Some(turn) == last).collect()
             }
         };
-        self.template.render(&safe, &marked, guard, prompt)
+        let mut rendered = self.template.render(&safe, &marked, &self.specials, guard, prompt)?;
+        rendered.all_but_spans = train_on == TrainOn::All;
+        Ok(rendered)
     }
 
-    /// Splits at the control tokens that the template wrote, and tokenises what lies between.
-    fn tokenise(
-        &self,
-        rendered: &Rendered,
-        image_tokens: &[usize],
-        train_on: TrainOn,
-    ) -> Result<Encoded, TextError> {
+    /// Splits at the special tokens, the template's and the row's, and tokenises what lies between.
+    fn tokenise(&self, rendered: &Rendered, image_tokens: &[usize]) -> Result<Encoded, TextError> {
         let mut out = Encoded::default();
         let mut done = 0;
         for (id, special) in self.specials.find(&rendered.text) {
-            self.push_text(rendered, done..special.start, train_on, &mut out)?;
+            self.push_text(rendered, done..special.start, &mut out)?;
             done = special.end;
             if Some(id) == self.image_token {
                 let start = out.ids.len();
@@ -178,33 +193,32 @@ impl Encoder {
                 (0..count).for_each(|_| out.push(id, false));
                 out.images.push(start..start + count);
             } else {
-                out.push(id, train_on == TrainOn::All || rendered.is_trained_special(&special));
+                out.push(id, rendered.is_trained_special(&special));
             }
         }
-        self.push_text(rendered, done..rendered.text.len(), train_on, &mut out)?;
+        self.push_text(rendered, done..rendered.text.len(), &mut out)?;
         if out.images.len() != image_tokens.len() {
             return Err(TextError::ImageCount { shown: out.images.len(), given: image_tokens.len() });
         }
         Ok(out)
     }
 
-    /// Tokenises text between control tokens. A token is trained on if any of its characters is, as in HF's mask.
+    /// Tokenises text between special tokens. A token is said if any of its characters is, as in HF's mask.
     fn push_text(
         &self,
         rendered: &Rendered,
         range: Range<usize>,
-        train_on: TrainOn,
         out: &mut Encoded,
     ) -> Result<(), TextError> {
         if range.is_empty() {
             return Ok(());
         }
-        let (text, trained) = rendered.unguarded(range);
+        let (text, spans) = rendered.unguarded(range);
         let tokens =
             self.tokenizer.encode(&*text, false).map_err(|error| TextError::Tokenizer(error.to_string()))?;
         for (&id, &(start, end)) in tokens.get_ids().iter().zip(tokens.get_offsets()) {
-            let inside = trained.iter().any(|span| start < span.end && span.start < end);
-            out.push(id, train_on == TrainOn::All || inside);
+            let said = spans.iter().any(|span| start < span.end && span.start < end);
+            out.push(id, said != rendered.all_but_spans);
         }
         Ok(())
     }

@@ -1,9 +1,13 @@
 //! An encoded row for people: what the model reads, and which of it is learned.
 //!
-//! In comes an [`Encoded`] row; out go its runs of learned and unlearned text, each placeholder run of an image as one
-//! short word. Shown, what is learned stands between `[[` and `]]`, and nothing in it can steer a terminal.
+//! Takes an [`Encoded`] row and gives its runs of learned and unlearned tokens, each placeholder run of an image as one
+//! short word. Shown, what is learned stands between marks that the row itself does not have, and nothing in it can steer
+//! a terminal.
 
-use super::{Encoded, Encoder, TextError};
+use super::{Encoded, Encoder, TextError, bytes};
+
+/// What stands around what is learned: the first pair that the row does not have. Boxes and tables have many brackets.
+const MARKS: [[&str; 2]; 3] = [["[[", "]]"], ["⟦", "⟧"], ["⟪learned⟫", "⟪/learned⟫"]];
 
 /// A stretch of tokens that are all learned or all not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,11 +25,14 @@ pub struct Run {
 pub struct Runs(pub Vec<Run>);
 
 impl Encoder {
-    /// Decodes a row to show it with its label mask.
+    /// Decodes a row to show it with its label mask, token by token. The first token has nothing before it that could
+    /// foretell it, and is never learned.
     pub fn runs(&self, row: &Encoded) -> Result<Runs, TextError> {
+        let learned: Vec<bool> =
+            row.trained.iter().enumerate().map(|(at, trained)| at > 0 && *trained).collect();
         let mut runs = Vec::new();
         let mut start = 0;
-        for run in row.trained.chunk_by(|a, b| a == b) {
+        for run in learned.chunk_by(|a, b| a == b) {
             let end = start + run.len();
             let text = self.text_of(row, start, end)?;
             runs.push(Run { trained: run[0], tokens: run.len(), text });
@@ -38,22 +45,44 @@ impl Encoder {
         let mut text = String::new();
         let mut done = start;
         for image in row.images.iter().filter(|image| start <= image.start && image.end <= end) {
-            text += &self.decode(&row.ids[done..image.start])?;
+            text += &self.exact(&row.ids[done..image.start])?;
             if let Some(&placeholder) = row.ids.get(image.start).filter(|_| !image.is_empty()) {
-                text += &format!("{}x{}", self.decode(&[placeholder])?, image.len());
+                text += &format!("{}x{}", self.exact(&[placeholder])?, image.len());
             }
             done = image.end;
         }
-        Ok(text + &self.decode(&row.ids[done..end])?)
+        Ok(text + &self.exact(&row.ids[done..end])?)
+    }
+
+    /// The text of ids with the bytes of characters that were cut.
+    fn exact(&self, ids: &[u32]) -> Result<String, TextError> {
+        let decoded = self.decode(ids)?;
+        if !decoded.contains(char::REPLACEMENT_CHARACTER) {
+            return Ok(decoded);
+        }
+        let written = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_default();
+        let all: Vec<u8> = ids.iter().flat_map(|id| bytes::of_token(&written(id))).collect();
+        // Another kind of vocabulary is decoded by its own rules alone.
+        let same = String::from_utf8_lossy(&all) == decoded;
+        Ok(if same { bytes::shown(&all) } else { decoded })
     }
 }
 
 impl Runs {
-    /// The row's text, what is learned between `[[` and `]]`. Of a longer stretch than so many characters the middle is left out: its beginning
-    /// and its end tell what it is.
+    /// What stands before and after what is learned in this row.
+    pub fn marks(&self) -> [&'static str; 2] {
+        let free =
+            |marks: &&[&str; 2]| !self.0.iter().any(|run| marks.iter().any(|mark| run.text.contains(mark)));
+        // A row that has all of them is shown with the plainest.
+        MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
+    }
+
+    /// The row's text, what is learned between [`Runs::marks`]. Of a longer stretch than so many characters the middle is
+    /// left out: its beginning and its end tell what it is.
     pub fn shown(&self, characters: usize) -> String {
+        let [before, after] = self.marks();
         let stretch = |run: &Run| match (run.trained, excerpt(&run.text, characters)) {
-            (true, text) => format!("[[{text}]]"),
+            (true, text) => format!("{before}{text}{after}"),
             (false, text) => text,
         };
         self.0.iter().map(stretch).collect()

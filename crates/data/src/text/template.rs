@@ -1,13 +1,15 @@
 //! The checkpoint's chat template, run as HF runs it.
 //!
-//! In come guarded turns and which of them are to be learned; out goes the rendered text with the spans of what the
-//! assistant says. The template is somebody else's program: it gets no files, no other templates, and a bounded
+//! Takes a guarded row and which of its turns are marked, and gives the rendered text with the spans of what the
+//! assistant says in them. The template is somebody else's program: it gets no files, no other templates, and a bounded
 //! number of steps.
 
 use super::{
     TextError,
-    guard::{Guard, SafePart, SafeTurn},
+    guard::{Guard, SafePart, SafeRow, SafeTurn, Specials},
+    tojson,
 };
+use crate::{row::Json, value::Value as Raw};
 use minijinja::{Environment, ErrorKind, Value, context, syntax::SyntaxConfig, value::merge_maps};
 use std::{borrow::Cow, ops::Range};
 
@@ -22,14 +24,18 @@ pub(super) struct Template {
     environment: Environment<'static>,
     /// `bos_token` and its like.
     names: Value,
+    /// Whether it tells arguments of calls that are text from those that are objects.
+    knows_text_arguments: bool,
 }
 
 /// A rendered row.
 pub(super) struct Rendered {
     /// The text, guarded.
     pub text: String,
-    /// What is learned of it: the assistant's words.
+    /// What the assistant says in the marked turns.
     spans: Vec<Range<usize>>,
+    /// Whether everything but the spans is learned, and not the spans.
+    pub all_but_spans: bool,
     breaker: char,
 }
 
@@ -45,69 +51,182 @@ impl Template {
         environment.set_syntax(syntax.map_err(|error| error.to_string())?);
         environment.set_fuel(Some(MAX_STEPS));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", tojson::tojson);
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|error| format!("{error:#}"))?;
-        Ok(Self { environment, names })
+        Ok(Self { environment, names, knows_text_arguments: source.contains("arguments is string") })
     }
 
     /// Renders a row, finding the words of the marked turns.
     pub fn render(
         &self,
-        turns: &[SafeTurn],
+        row: &SafeRow,
         marked: &[bool],
+        specials: &Specials,
         guard: Guard,
         prompt: bool,
     ) -> Result<Rendered, TextError> {
-        let text = self.run(turns, |_| None, prompt)?;
-        let mut rendered = Rendered { text, spans: Vec::new(), breaker: guard.breaker };
-        if marked.contains(&true) {
-            let with_marks = self.run(turns, |turn| marked[turn].then_some(guard.mark), prompt)?;
-            rendered.spans = spans_between(guard.mark, &with_marks);
-            let without: String = with_marks.split(guard.mark).collect();
-            let expected = marked.iter().filter(|&&marked| marked).count();
-            if without != rendered.text || rendered.spans.len() != expected {
-                return Err(TextError::Rewritten);
-            }
+        let text = self.run(row, Shown::all(row, prompt))?;
+        self.check_tools(row, prompt, &text)?;
+        let calls = |turn: &usize| !row.turns[*turn].tool_calls.is_empty();
+        let (calling, speaking): (Vec<usize>, _) =
+            (0..row.turns.len()).filter(|at| marked[*at]).partition(calls);
+        let mut spans = self.words(row, &speaking, guard, prompt, &text)?;
+        for turn in calling {
+            spans.push(self.words_and_calls(row, turn, specials, &text)?);
         }
-        Ok(rendered)
+        spans.sort_unstable_by_key(|span| span.start);
+        Ok(Rendered { text, spans, all_but_spans: false, breaker: guard.breaker })
     }
 
-    fn run(
+    /// Refuses a row whose tools the template leaves out.
+    fn check_tools(&self, row: &SafeRow, prompt: bool, text: &str) -> Result<(), TextError> {
+        let without = |shown: Shown| Ok::<_, TextError>(self.run(row, shown)? == text);
+        let all = Shown::all(row, prompt);
+        if !row.tools.is_empty() && without(Shown { tools: false, ..all })? {
+            return Err(TextError::NoTools);
+        }
+        let has_calls = row.turns.iter().any(|turn| !turn.tool_calls.is_empty());
+        if has_calls && without(Shown { calls: false, ..all })? {
+            return Err(TextError::NoToolCalls);
+        }
+        Ok(())
+    }
+
+    /// The words of turns, by characters that stand around them in a second rendering.
+    fn words(
         &self,
-        turns: &[SafeTurn],
-        mark: impl Fn(usize) -> Option<char>,
+        row: &SafeRow,
+        turns: &[usize],
+        guard: Guard,
         prompt: bool,
-    ) -> Result<String, TextError> {
+        text: &str,
+    ) -> Result<Vec<Range<usize>>, TextError> {
+        if turns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let with_marks =
+            self.run(row, Shown { marks: Some((guard.mark, turns)), ..Shown::all(row, prompt) })?;
+        let spans = spans_between(guard.mark, &with_marks);
+        let without: String = with_marks.split(guard.mark).collect();
+        if without != text || spans.len() != turns.len() {
+            return Err(TextError::Rewritten);
+        }
+        Ok(spans)
+    }
+
+    /// The words of a turn that calls tools: what follows the prompt for it, up to the token that ends it. The template
+    /// writes the calls, so there is nothing to put marks around.
+    fn words_and_calls(
+        &self,
+        row: &SafeRow,
+        turn: usize,
+        specials: &Specials,
+        text: &str,
+    ) -> Result<Range<usize>, TextError> {
+        let before = self.run(row, Shown { turns: turn, ..Shown::all(row, true) })?;
+        let after = self.run(row, Shown { turns: turn + 1, ..Shown::all(row, false) })?;
+        if !text.starts_with(&after) || !after.starts_with(&before) {
+            return Err(TextError::Rewritten);
+        }
+        Ok(before.len()..before.len() + specials.last(&after[before.len()..]))
+    }
+
+    fn run(&self, row: &SafeRow, shown: Shown) -> Result<String, TextError> {
         let failed = |error: minijinja::Error| TextError::Template(format!("{error:#}"));
+        let mark = |turn| shown.marks.filter(|(_, turns)| turns.contains(&turn)).map(|(mark, _)| mark);
+        let turns = row.turns.iter().take(shown.turns).enumerate();
         let messages: Vec<Value> =
-            turns.iter().enumerate().map(|(at, turn)| message(turn, mark(at))).collect();
-        let row = context! { messages, add_generation_prompt => prompt, tools => (), documents => () };
+            turns.map(|(at, turn)| self.message(turn, mark(at), shown.calls)).collect();
+        let tools =
+            (shown.tools && !row.tools.is_empty()).then(|| row.tools.iter().map(json).collect::<Value>());
+        let row = context! { messages, add_generation_prompt => shown.prompt, tools, documents => () };
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(merge_maps([row, self.names.clone()])).map_err(failed)
     }
+
+    /// A turn as templates expect it: plain text as a string, anything else as a list of parts.
+    fn message(&self, turn: &SafeTurn, mark: Option<char>, calls: bool) -> Value {
+        let content = match &turn.parts[..] {
+            [] if mark.is_none() => Value::from(""),
+            [SafePart::Text(text)] => Value::from(match mark {
+                Some(mark) => format!("{mark}{text}{mark}"),
+                None => text.to_string(),
+            }),
+            parts => {
+                let bound = mark.map(|mark| text_part(&mark.to_string()));
+                let parts = parts.iter().map(|part| match part {
+                    SafePart::Text(text) => text_part(text),
+                    SafePart::Image => context! { type => "image" },
+                });
+                bound.clone().into_iter().chain(parts).chain(bound).collect()
+            }
+        };
+        let mut message = vec![("role", Value::from(turn.role.name())), ("content", content)];
+        let texts = [("name", &turn.name), ("tool_call_id", &turn.tool_call_id)];
+        message.extend(
+            texts.into_iter().filter_map(|(key, text)| Some((key, Value::from(text.as_ref()?.as_str())))),
+        );
+        if calls && !turn.tool_calls.is_empty() {
+            message.push(("tool_calls", turn.tool_calls.iter().map(|call| json(&self.call(call))).collect()));
+        }
+        Value::from_pairs(message)
+    }
+
+    /// A call with its arguments as an object. OpenAI writes them as text, and a template that does not expect this would
+    /// quote the text once more: no model should learn to call tools so.
+    fn call(&self, call: &Json) -> Json {
+        let Json::Map(fields) = call else { return call.clone() };
+        let field = |(key, value): &(String, Json)| {
+            let value = match (key.as_str(), value) {
+                ("function", function) => self.call(function),
+                ("arguments", Json::Text(text)) if !self.knows_text_arguments => {
+                    let parsed = Raw::from_json(text.as_bytes()).ok();
+                    parsed
+                        .filter(|parsed| matches!(parsed, Raw::Map(_)))
+                        .map_or(value.clone(), |raw| Json::from(&raw))
+                }
+                (_, value) => value.clone(),
+            };
+            (key.clone(), value)
+        };
+        Json::Map(fields.iter().map(field).collect())
+    }
 }
 
-/// A turn as templates expect it: plain text as a string, anything else as a list of parts.
-fn message(turn: &SafeTurn, mark: Option<char>) -> Value {
-    let content = match &turn.parts[..] {
-        [SafePart::Text(text)] => Value::from(match mark {
-            Some(mark) => format!("{mark}{text}{mark}"),
-            None => text.to_string(),
-        }),
-        parts => {
-            let bound = mark.map(|mark| text_part(&mark.to_string()));
-            let parts = parts.iter().map(|part| match part {
-                SafePart::Text(text) => text_part(text),
-                SafePart::Image => context! { type => "image" },
-            });
-            bound.clone().into_iter().chain(parts).chain(bound).collect()
-        }
-    };
-    context! { role => turn.role.name(), content }
+/// What of a row is rendered.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    /// So many turns.
+    turns: usize,
+    tools: bool,
+    calls: bool,
+    /// Whether the next turn is opened for the assistant.
+    prompt: bool,
+    /// A character around the words of some turns.
+    marks: Option<(char, &'a [usize])>,
+}
+
+impl Shown<'_> {
+    fn all(row: &SafeRow, prompt: bool) -> Self {
+        Self { turns: row.turns.len(), tools: true, calls: true, prompt, marks: None }
+    }
+}
+
+fn json(value: &Json) -> Value {
+    match value {
+        Json::Null => Value::from(()),
+        Json::Bool(truth) => Value::from(*truth),
+        Json::Integer(number) => Value::from(*number),
+        Json::Number(number) => Value::from(*number),
+        Json::Text(text) => Value::from(text.as_str()),
+        Json::List(list) => list.iter().map(json).collect(),
+        Json::Map(fields) => Value::from_pairs(fields.iter().map(|(key, value)| (key.as_str(), json(value)))),
+    }
 }
 
 fn text_part(text: &str) -> Value {
@@ -145,12 +264,13 @@ fn spans_between(mark: char, text: &str) -> Vec<Range<usize>> {
 }
 
 impl Rendered {
-    /// Whether a control token belongs to what is learned: it lies within the assistant's words, or ends them.
+    /// Whether a special token is learned. It belongs to the assistant's words if it lies within them, or ends them.
     pub fn is_trained_special(&self, special: &Range<usize>) -> bool {
-        self.spans.iter().any(|span| span.start <= special.start && special.start <= span.end)
+        let said = self.spans.iter().any(|span| span.start <= special.start && special.start <= span.end);
+        said != self.all_but_spans
     }
 
-    /// A piece of the text as it is to be tokenised, and what of it is learned.
+    /// A piece of the text as it is to be tokenised, and what of it is in the spans.
     pub fn unguarded(&self, piece: Range<usize>) -> (Cow<'_, str>, Vec<Range<usize>>) {
         let text = &self.text[piece.clone()];
         let breakers = |up_to: usize| text[..up_to].matches(self.breaker).count();
@@ -172,17 +292,29 @@ mod tests {
 
     const GUARD: Guard = Guard { breaker: '!', mark: '^' };
 
-    fn turns(texts: &[&'static str]) -> Vec<SafeTurn<'static>> {
+    fn row(texts: &[&'static str]) -> SafeRow<'static> {
         let turn = |(at, &text): (usize, &&'static str)| SafeTurn {
             role: if at % 2 == 0 { Role::User } else { Role::Assistant },
             parts: vec![SafePart::Text(text.into())],
+            tool_calls: Vec::new(),
+            name: None,
+            tool_call_id: None,
         };
-        texts.iter().enumerate().map(turn).collect()
+        SafeRow { turns: texts.iter().enumerate().map(turn).collect(), tools: Vec::new() }
+    }
+
+    fn render_row(source: &str, row: &SafeRow, marked: &[bool]) -> Result<Rendered, TextError> {
+        let template = Template::new(source, context! { bos_token => "<s>" }).expect("compiles");
+        let specials = Specials::new([(";".to_owned(), 1)].into(), |_| true).expect("one short token");
+        template.render(row, marked, &specials, GUARD, false)
     }
 
     fn render(source: &str, texts: &[&'static str], marked: &[bool]) -> Result<Rendered, TextError> {
-        let template = Template::new(source, context! { bos_token => "<s>" }).expect("compiles");
-        template.render(&turns(texts), marked, GUARD, false)
+        render_row(source, &row(texts), marked)
+    }
+
+    fn words(rendered: &Rendered) -> Vec<&str> {
+        rendered.spans.iter().map(|span| &rendered.text[span.clone()]).collect()
     }
 
     #[test]
@@ -190,8 +322,40 @@ mod tests {
         let source = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}";
         let rendered = render(source, &["a", "bc", "d", "ef"], &[false, true, false, true]).expect("renders");
         assert_eq!(rendered.text, "<s>[user]a;[assistant]bc;[user]d;[assistant]ef;");
-        let words: Vec<_> = rendered.spans.iter().map(|span| &rendered.text[span.clone()]).collect();
-        assert_eq!(words, ["bc", "ef"]);
+        assert_eq!(words(&rendered), ["bc", "ef"]);
+    }
+
+    const CALLING: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]\
+        {{ m.content }}{% for call in m.tool_calls %}<{{ call.function.name }} \
+        {{ call.function.arguments | tojson }}>{% endfor %};{% endfor %}\
+        {% if add_generation_prompt %}[assistant]{% endif %}";
+
+    fn call(arguments: Json) -> Json {
+        let function = vec![("name".into(), Json::Text("f".into())), ("arguments".into(), arguments)];
+        Json::Map(vec![("id".into(), Json::Text("1".into())), ("function".into(), Json::Map(function))])
+    }
+
+    #[test]
+    fn the_words_of_a_turn_that_calls_tools_are_its_text_and_its_calls() {
+        let object = Json::Map(vec![("b".into(), Json::Integer(1)), ("a".into(), Json::Null)]);
+        for arguments in [object, Json::Text(r#"{"b": 1, "a": null}"#.into())] {
+            let mut row = row(&["a", "bc", "d", "ef"]);
+            row.turns[1].tool_calls = vec![call(arguments.clone()), call(Json::Map(vec![]))];
+            let rendered = render_row(CALLING, &row, &[false, true, false, true]).expect("renders");
+            assert_eq!(words(&rendered), [r#"bc<f {"b": 1, "a": null}><f {}>"#, "ef"]);
+        }
+    }
+
+    #[test]
+    fn a_template_that_shows_no_tools_is_refused() {
+        let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}";
+        let mut row = row(&["a", "bc"]);
+        row.tools = vec![call(Json::Null)];
+        assert_eq!(render_row(source, &row, &[false, true]).err(), Some(TextError::NoTools));
+        assert!(render_row(CALLING, &row, &[false, true]).is_ok());
+        row.tools.clear();
+        row.turns[1].tool_calls = vec![call(Json::Null)];
+        assert_eq!(render_row(source, &row, &[false, true]).err(), Some(TextError::NoToolCalls));
     }
 
     #[test]
@@ -224,7 +388,8 @@ mod tests {
 
     #[test]
     fn breakers_vanish_and_spans_follow() {
-        let rendered = Rendered { text: "a!bc!d".into(), spans: vec![0..1, 3..6], breaker: '!' };
+        let rendered =
+            Rendered { text: "a!bc!d".into(), spans: vec![0..1, 3..6], all_but_spans: false, breaker: '!' };
         let (text, spans) = rendered.unguarded(0..6);
         assert_eq!(text, "abcd");
         assert_eq!(spans, [0..1, 2..4]);

@@ -17,7 +17,7 @@ use crate::{
     selective_loss::Level,
     trainer::{TrainerSettings, When},
 };
-use garden_data::{OnLongRow, text::TrainOn};
+use garden_data::{Columns, OnLongRow, text::TrainOn};
 use garden_model::{LayerGroups, LoraSettings, lora::LoraError};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -160,6 +160,8 @@ pub struct DataConfig {
     pub max_pixels: Option<u64>,
     /// Fetch images by their address.
     pub allow_remote_images: bool,
+    /// Which columns mean what.
+    pub columns: Columns,
     /// Threads.
     pub workers: Option<usize>,
     /// Bytes prepared ahead; a few batches if not given.

@@ -4,7 +4,7 @@
 //! defaults and checks are in [`super::RunConfig`].
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
-use garden_data::{OnLongRow, text::TrainOn};
+use garden_data::{Columns, OnLongRow, text::TrainOn};
 use garden_memory::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -233,6 +233,9 @@ options! {
         /// Fetch images from http(s) addresses in the rows.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         allow_remote_images: bool,
+        /// Which columns mean what, where their names do not say it: image=photo,prompt=question,response=answer.
+        #[arg(value_name = "MEANING=COLUMN,...")]
+        columns: Columns,
         /// Threads that prepare batches (one per core).
         dataloader_num_workers: usize,
         /// Most memory for batches prepared ahead (that of four batches).

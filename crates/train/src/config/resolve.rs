@@ -134,6 +134,7 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         min_pixels: o.min_pixels,
         max_pixels: o.max_pixels,
         allow_remote_images: o.allow_remote_images.unwrap_or(false),
+        columns: o.columns.clone().unwrap_or_default(),
         workers: o
             .dataloader_num_workers
             .map(|threads| count("dataloader-num-workers", threads, THREADS))

@@ -110,6 +110,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     fixed("min_pixels", IMAGES, |c| word(&c.data.min_pixels)),
     fixed("max_pixels", IMAGES, |c| word(&c.data.max_pixels)),
     free("allow_remote_images"),
+    fixed("columns", ROWS, |c| c.data.columns.to_string()),
     free("dataloader_num_workers"),
     free("prefetch_bytes"),
     fixed("selective_loss", LABELS, |c| word(&c.data.selective_loss)),

@@ -15,7 +15,7 @@ use crate::{
     trainer::BatchSource,
 };
 use garden_data::{
-    Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
+    BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
     image::DecodeLimits,
     index,
     processor::{PixelLimits, Processor},
@@ -29,6 +29,8 @@ use std::{path::Path, sync::Arc};
 const SHOWN_CHARACTERS: usize = 300;
 /// Image sizes that are named at the start; the rest are counted.
 const SIZES_NAMED: usize = 4;
+/// Fields that no shape reads, named at the start.
+const NAMES_NAMED: usize = 10;
 
 /// Rows with what is known of them.
 pub struct RunData {
@@ -43,6 +45,8 @@ pub struct RunData {
     pub fingerprint: u64,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
+    /// Epochs before selective loss begins; the row that is shown is that of later ones.
+    pub selective_from_epoch: u64,
     /// The most that the rows ask for at once.
     pub load: Load,
     /// The same of one row at a time.
@@ -65,7 +69,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     }
     let seed = config.seed;
     let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
-    let survey = look_at(&recipe, split, config, progress)?;
+    let mut survey = look_at(&recipe, split, config, progress)?;
     let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
     check_usable(&survey, &config.dataset, &config.data, longest)?;
     check_parts(&survey, &config.data)?;
@@ -78,10 +82,14 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let mut keys = Vec::new();
     if config.data.selective_loss != Level::None {
         keys = selective_keys(&config.data, &recipe)?;
-        training = training.with_selective_loss(
-            SelectiveLoss::new(config.data.selective_loss, keys.clone(), token_bytes(&recipe.encoder)),
-            config.data.selective_loss_start_epoch,
-        );
+        let mut selective =
+            SelectiveLoss::new(config.data.selective_loss, keys.clone(), token_bytes(&recipe.encoder));
+        if let Some(row) = &mut survey.sample {
+            row.encoded.trained = selective.learned(&row.encoded.ids, &row.encoded.trained);
+            let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::Text(error) };
+            row.runs = recipe.encoder.runs(&row.encoded).map_err(bad)?;
+        }
+        training = training.with_selective_loss(selective, config.data.selective_loss_start_epoch);
     }
     let fingerprint = match (recipe.dataset.fingerprint(), held_out) {
         (rows, 0) => rows,
@@ -103,7 +111,21 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         }
     };
     let longest = (longest, config.data.max_seq_length);
-    Ok(RunData { training, evaluation, survey, fingerprint, keys, load, one_row, longest })
+    let selective_from_epoch = match config.data.selective_loss {
+        Level::None => 0,
+        _ => config.data.selective_loss_start_epoch,
+    };
+    Ok(RunData {
+        training,
+        evaluation,
+        survey,
+        fingerprint,
+        keys,
+        selective_from_epoch,
+        load,
+        one_row,
+        longest,
+    })
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {
@@ -117,7 +139,11 @@ fn recipe(
     progress: &dyn Progress,
 ) -> Result<Arc<Recipe>, RunError> {
     let data = &config.data;
-    let options = DatasetOptions { image_root: None, allow_remote_images: data.allow_remote_images };
+    let options = DatasetOptions {
+        allow_remote_images: data.allow_remote_images,
+        columns: data.columns.clone(),
+        ..DatasetOptions::default()
+    };
     let dataset = Arc::new(Dataset::open(name, &options, progress)?);
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     Ok(Arc::new(Recipe {
@@ -258,9 +284,20 @@ impl RunData {
         if !self.keys.is_empty() {
             lines.push(format!("selective loss masks the keys {}", self.keys.join(", ")));
         }
+        if !survey.ignored.is_empty() {
+            let names: Vec<&str> = survey.ignored.keys().take(NAMES_NAMED).map(String::as_str).collect();
+            let more = survey.ignored.len().saturating_sub(NAMES_NAMED);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            lines.push(format!("fields that are not read: {}{more}", names.join(", ")));
+        }
         if let Some(row) = &survey.sample {
-            let text = row.shown(SHOWN_CHARACTERS).replace('\n', "\\n");
-            lines.push(format!("one row, learned between [[ and ]]: {text}"));
+            let text = row.runs.shown(SHOWN_CHARACTERS).replace('\n', "\\n");
+            let [before, after] = row.runs.marks();
+            let when = match self.selective_from_epoch {
+                0 => String::new(),
+                epochs => format!(" after {epochs} epochs without selective loss"),
+            };
+            lines.push(format!("one row, learned between {before} and {after}{when}: {text}"));
         }
         lines
     }

@@ -83,6 +83,16 @@ impl SelectiveLoss {
         }
     }
 
+    /// Which tokens of one row are learned after masking; nothing is counted.
+    pub fn learned(&mut self, ids: &[u32], trained: &[bool]) -> Vec<bool> {
+        let counted = self.statistics;
+        let label = |(id, trained): (&u32, &bool)| if *trained { *id as i32 } else { NO_LABEL };
+        let mut labels: Vec<i32> = ids.iter().zip(trained).map(label).collect();
+        self.apply(ids, &mut labels);
+        self.statistics = counted;
+        labels.into_iter().map(|label| label != NO_LABEL).collect()
+    }
+
     fn answer(&mut self, ids: &[u32], labels: &mut [i32]) {
         self.text.clear();
         for id in ids {

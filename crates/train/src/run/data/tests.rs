@@ -110,3 +110,31 @@ fn the_fingerprint_tells_splits_apart_but_not_what_else_is_evaluated_on() {
     assert_eq!(fingerprint(skipping(2)), two);
     assert_eq!([evaluated(2), evaluated(3)], [none; 2]);
 }
+
+#[test]
+fn the_row_that_is_shown_is_what_is_learned() {
+    let (folder, _) = garden();
+    let rows = [answered(r#"{"colour": "red", "boxes": [[1, 2], [3, 4]]}"#)];
+    let encoder = Encoder::from_dir(&folder.path().join("model")).unwrap();
+    for level in [Level::None, Level::Conservative, Level::Moderate, Level::Aggressive] {
+        let options = TrainOptions { selective_loss: Some(level), ..TrainOptions::default() };
+        let mut data = open_rows(folder.path(), &rows, options).unwrap();
+        let runs = &data.survey.sample.as_ref().unwrap().runs;
+        let shown: String = runs.0.iter().filter(|run| run.trained).map(|run| run.text.as_str()).collect();
+        let line = data.describe().pop().unwrap();
+        assert!(line.starts_with("one row, learned between ⟦ and ⟧: "), "it has [[ itself: {line}");
+        data.training.seek(Position::default()).unwrap();
+        let (batch, _) = data.training.next().unwrap().unwrap();
+        let labels = batch.labels.iter().filter(|label| **label >= 0).map(|label| *label as u32);
+        assert_eq!(shown, encoder.decode(&labels.collect::<Vec<_>>()).unwrap(), "{level:?}");
+    }
+}
+
+#[test]
+fn fields_that_are_not_read_are_named_at_the_start() {
+    let (folder, _) = garden();
+    let row = r#"{"id": 7, "category": "x", "ask": "What?", "reply": "That."}"#.to_owned();
+    let columns = Some("prompt=ask,response=reply".parse().unwrap());
+    let data = open_rows(folder.path(), &[row], TrainOptions { columns, ..TrainOptions::default() }).unwrap();
+    assert!(data.describe().contains(&"fields that are not read: category, id".to_owned()));
+}

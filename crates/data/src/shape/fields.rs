@@ -1,0 +1,214 @@
+//! The fields of an object, and which of them were read.
+//!
+//! Takes an object of a row and gives its fields by name. Afterwards it tells what nobody asked for: a field that would
+//! change what is learned is an error that names it, any other is named in the survey. So nothing is dropped silently.
+
+use super::shorten;
+use crate::{error::BadRow, value::Value};
+use std::cell::Cell;
+
+/// Fields of one object whose reading is noted; the fields of an object beyond these count as not read.
+const NOTED: u32 = u128::BITS;
+/// Names of fields that are kept for each row: enough to say what is ignored, too few to matter.
+const MOST_IGNORED: usize = 32;
+
+/// What is refused of a field that is not blank.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum If {
+    /// Anything.
+    Given,
+    /// Anything but 1.
+    NotOne,
+    /// A truth value; other values are classes and ids.
+    Truth,
+}
+
+/// A field that other tools follow, and what to do about it.
+type Refusal = (&'static str, If, &'static str);
+
+const NO_VIDEO: &str = "videos are not trained on; remove the field, or the row";
+const NO_AUDIO: &str = "sound is not trained on; remove the field, or the row";
+const NO_PAIRS: &str = "preference pairs are not trained on; keep the answer to learn as 'completion'";
+const NO_WEIGHT: &str = "rows cannot be weighted; repeat the row, or remove the field";
+const OLD_TOOLS: &str = "this is the old spelling; write 'tools' and 'tool_calls'";
+const NO_THOUGHTS: &str = "thoughts are not learned from a field of their own; write them into the content";
+const IMAGES_BESIDE: &str = "images belong into the parts of the content, or beside the messages";
+const SIZES: &str = "images are sized alike; remove it and set --min-pixels and --max-pixels";
+const NO_CHOICES: &str = "write the choices into the question";
+
+/// Refused beside any shape.
+const OF_ROWS: &[Refusal] = &[
+    ("videos", If::Given, NO_VIDEO),
+    ("video", If::Given, NO_VIDEO),
+    ("audios", If::Given, NO_AUDIO),
+    ("audio", If::Given, NO_AUDIO),
+    ("functions", If::Given, OLD_TOOLS),
+    ("function_call", If::Given, OLD_TOOLS),
+    ("chosen", If::Given, NO_PAIRS),
+    ("rejected", If::Given, NO_PAIRS),
+    (
+        "label",
+        If::Truth,
+        "rows judged good or bad are not trained on; keep the good ones and remove the field",
+    ),
+    ("weight", If::NotOne, NO_WEIGHT),
+    ("sample_weight", If::NotOne, NO_WEIGHT),
+    ("loss_weight", If::NotOne, NO_WEIGHT),
+    ("system_prompt", If::Given, "name it 'system', or say --columns system=system_prompt"),
+    ("documents", If::Given, "write the documents into the conversation"),
+    ("chat_template_kwargs", If::Given, "the chat template is run without settings; remove the field"),
+];
+
+/// Refused beside a question, which has them inside in other shapes.
+const OF_QUESTIONS: &[Refusal] = &[("choices", If::Given, NO_CHOICES), ("options", If::Given, NO_CHOICES)];
+
+const OF_MESSAGES: &[Refusal] = &[
+    ("function_call", If::Given, OLD_TOOLS),
+    ("images", If::Given, IMAGES_BESIDE),
+    ("image", If::Given, IMAGES_BESIDE),
+    ("videos", If::Given, NO_VIDEO),
+    ("video", If::Given, NO_VIDEO),
+    ("audio", If::Given, NO_AUDIO),
+    ("refusal", If::Given, "write the refusal as the content"),
+    ("reasoning_content", If::Given, NO_THOUGHTS),
+    ("reasoning", If::Given, NO_THOUGHTS),
+    ("thinking", If::Given, NO_THOUGHTS),
+    ("loss_weight", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
+    ("loss_scale", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
+];
+
+const OF_PARTS: &[Refusal] = &[
+    ("min_pixels", If::Given, SIZES),
+    ("max_pixels", If::Given, SIZES),
+    ("total_pixels", If::Given, SIZES),
+    ("resized_height", If::Given, SIZES),
+    ("resized_width", If::Given, SIZES),
+    ("video", If::Given, NO_VIDEO),
+    ("audio", If::Given, NO_AUDIO),
+];
+
+/// What an object is, which decides what is refused in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Row,
+    /// A row that is a question and an answer in fields of their own.
+    Question,
+    Message,
+    Part,
+}
+
+impl Place {
+    fn refusals(self) -> [&'static [Refusal]; 2] {
+        match self {
+            Self::Row => [OF_ROWS, &[]],
+            Self::Question => [OF_ROWS, OF_QUESTIONS],
+            Self::Message => [OF_MESSAGES, &[]],
+            Self::Part => [OF_PARTS, &[]],
+        }
+    }
+}
+
+/// The names of all fields of a row that are refused, for readers that read only some columns.
+pub(crate) fn refused_of_rows() -> impl Iterator<Item = &'static str> {
+    OF_ROWS.iter().chain(OF_QUESTIONS).map(|(name, ..)| *name)
+}
+
+/// An object whose fields are read by name.
+pub(super) struct Fields<'r, 'a> {
+    value: &'r Value<'a>,
+    /// A bit for each field that was read.
+    read: Cell<u128>,
+}
+
+impl<'r, 'a> Fields<'r, 'a> {
+    pub fn new(value: &'r Value<'a>) -> Self {
+        Self { value, read: Cell::new(0) }
+    }
+
+    fn all(&self) -> &'r [(std::borrow::Cow<'a, str>, Value<'a>)] {
+        match self.value {
+            Value::Map(fields) => fields,
+            _ => &[],
+        }
+    }
+
+    /// Whether there is such a field; it does not count as read.
+    pub fn has(&self, name: &str) -> bool {
+        self.value.get(name).is_some()
+    }
+
+    /// A field, unless it is absent or null; it does not count as read.
+    pub fn peek(&self, name: &str) -> Option<&'r Value<'a>> {
+        self.value.get(name)
+    }
+
+    /// A field, unless it is absent or null. It counts as read.
+    pub fn get(&self, name: &str) -> Option<&'r Value<'a>> {
+        let place = self.all().iter().position(|(key, _)| key == name)?;
+        if (place as u32) < NOTED {
+            self.read.set(self.read.get() | 1 << place);
+        }
+        Some(&self.all()[place].1).filter(|value| !value.is_null())
+    }
+
+    /// A field that must be text.
+    pub fn text(&self, field: &'static str) -> Result<&'r str, BadRow> {
+        match self.get(field) {
+            Some(Value::Text(text)) => Ok(text),
+            _ => Err(self.wrong(field, "text")),
+        }
+    }
+
+    /// A field that is text where it is given at all.
+    pub fn optional_text(&self, field: &'static str) -> Result<Option<&'r str>, BadRow> {
+        self.has(field).then(|| self.text(field)).transpose()
+    }
+
+    /// The error that a field is not what it should be.
+    pub fn wrong(&self, field: &'static str, expected: &'static str) -> BadRow {
+        BadRow::Field { field, expected, found: self.value.get(field).map_or("nothing", Value::kind) }
+    }
+
+    /// What says something and was not read: refused where it would change what is learned, else added to `ignored` under its name.
+    pub fn finish(&self, place: Place, ignored: &mut Ignored) -> Result<(), BadRow> {
+        let unread = self.all().iter().enumerate().filter(|(at, (_, value))| {
+            !value.is_blank() && ((*at as u32) >= NOTED || self.read.get() & (1 << at) == 0)
+        });
+        for (_, (key, value)) in unread {
+            if let Some((field, _, advice)) = refusal(place, key, value) {
+                return Err(BadRow::Refused { field, advice });
+            }
+            ignored.add(place, key);
+        }
+        Ok(())
+    }
+}
+
+fn refusal(place: Place, key: &str, value: &Value<'_>) -> Option<Refusal> {
+    let applies = |(name, when, _): &&Refusal| {
+        *name == key
+            && match when {
+                If::Given => true,
+                If::NotOne => !matches!(value, Value::Integer(1)) && *value != Value::Number(1.0),
+                If::Truth => matches!(value, Value::Bool(_)),
+            }
+    };
+    place.refusals().into_iter().flatten().find(applies).copied()
+}
+
+/// The names of fields of a row that no shape reads, each once.
+#[derive(Debug, Default)]
+pub(super) struct Ignored(pub Vec<String>);
+
+impl Ignored {
+    fn add(&mut self, place: Place, key: &str) {
+        let name = match place {
+            Place::Row | Place::Question => shorten(key),
+            Place::Message => format!("messages.{}", shorten(key)),
+            Place::Part => format!("content.{}", shorten(key)),
+        };
+        if self.0.len() < MOST_IGNORED && !self.0.contains(&name) {
+            self.0.push(name);
+        }
+    }
+}

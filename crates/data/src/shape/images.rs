@@ -1,0 +1,94 @@
+//! Images by any of their spellings: text, bytes, or an object with one of them.
+
+use super::fields::Fields;
+use crate::{embedded, error::BadRow, row::ImageSource, value::Value};
+
+/// The longest path that systems open; more text than this is something else.
+const LONGEST_PATH: usize = 4096;
+/// What file names of images end in. Other names in `file_name` are documents that a row only mentions.
+const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"];
+
+/// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's metadata.
+pub(super) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
+    match (row.get("image"), row.get("images")) {
+        (Some(one), Some(many)) => {
+            let (one, many) = (list(one)?, list(many)?);
+            match (one.is_empty(), many.is_empty()) {
+                (true, _) => Ok(many),
+                (_, true) => Ok(one),
+                _ if one == many => Ok(many),
+                _ => Err(BadRow::Twice { first: "image", second: "images" }),
+            }
+        }
+        (Some(value), None) | (None, Some(value)) => list(value),
+        (None, None) => match file_name(row) {
+            Some(name) => list(name),
+            None => Ok(Vec::new()),
+        },
+    }
+}
+
+/// The column by which an image folder's metadata names images.
+fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
+    let is_image = |value: &Value<'_>| {
+        let Value::Text(text) = value else { return false };
+        IMAGE_ENDINGS.iter().any(|ending| text.to_ascii_lowercase().ends_with(ending))
+    };
+    let name = ["file_name", "file_names"].into_iter().find(|name| match row.peek(name) {
+        Some(Value::List(names)) => !names.is_empty() && names.iter().all(is_image),
+        Some(name) => is_image(name),
+        None => false,
+    })?;
+    row.get(name)
+}
+
+fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {
+    match value {
+        Value::List(list) => list.iter().map(image).collect(),
+        one => Ok(vec![image(one)?]),
+    }
+}
+
+/// Reads an image by any of its spellings: text, bytes, or an object with `bytes`, `base64`, `url` or `path`.
+pub(super) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> {
+    match value {
+        Value::Bytes(bytes) if bytes.is_empty() => Err(BadRow::NoImage("bytes that are empty")),
+        Value::Bytes(bytes) => Ok(ImageSource::Bytes(bytes.to_vec())),
+        Value::Text(text) => image_text(text),
+        Value::Map(_) => match ["bytes", "base64", "url", "path"].map(|field| value.get(field)) {
+            [Some(Value::Text(text)), ..] | [_, Some(Value::Text(text)), ..] => {
+                let decode = if embedded::is_data_uri(text) {
+                    embedded::decode_data_uri
+                } else {
+                    embedded::decode_base64
+                };
+                Ok(ImageSource::Bytes(decode(text)?))
+            }
+            [Some(bytes @ Value::Bytes(_)), ..] => image(bytes),
+            [None, None, Some(Value::Text(text)), _] | [None, None, None, Some(Value::Text(text))] => {
+                image_text(text)
+            }
+            _ => Err(BadRow::NoImage("an object without bytes, base64, url or path")),
+        },
+        other => Err(BadRow::NoImage(other.kind())),
+    }
+}
+
+fn image_text(text: &str) -> Result<ImageSource, BadRow> {
+    let scheme = |name: &str| text.get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name));
+    if text.is_empty() {
+        Err(BadRow::NoImage("an empty text"))
+    } else if embedded::is_data_uri(text) {
+        Ok(ImageSource::Bytes(embedded::decode_data_uri(text)?))
+    } else if scheme("http://") || scheme("https://") {
+        Ok(ImageSource::Url(text.to_owned()))
+    } else if embedded::looks_like_base64(text) {
+        Ok(ImageSource::Bytes(embedded::decode_base64(text)?))
+    } else if text.len() > LONGEST_PATH {
+        Err(BadRow::NoImage("a text too long for a path, and not base64 of a JPEG, PNG, GIF, WebP or TIFF"))
+    } else if scheme("file://") {
+        Ok(ImageSource::Path(text[7..].into()))
+    } else {
+        Ok(ImageSource::Path(text.into()))
+    }
+}

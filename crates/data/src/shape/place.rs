@@ -1,0 +1,136 @@
+//! Where the images beside a conversation belong: at its markers, at its placeholders, or before its first question.
+
+use super::{Draft, DraftPart, Shape, fields::Fields, images};
+use crate::{
+    error::BadRow,
+    row::{ImageSource, Part, Role, Turn},
+};
+use std::borrow::Cow;
+
+/// What stands for an image in shapes whose text has markers.
+pub(crate) const MARKER: &str = "<image>";
+
+/// A marker in what the model says is text that it said.
+pub(super) fn may_hold_images(role: Role) -> bool {
+    matches!(role, Role::User | Role::Tool)
+}
+
+/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain text.
+pub(super) fn beside_messages(
+    turns: Vec<Draft<'_>>,
+    row: &Fields<'_, '_>,
+) -> Result<(Shape, Vec<Turn>), BadRow> {
+    let count = Count::of(&turns);
+    if count.images > 0 && !row.has("image") && !row.has("images") {
+        // A file name beside images that are all inside only says where they came from.
+        return Ok((Shape::OpenAiMessages, at_placeholders(turns, Vec::new())?));
+    }
+    let images = images::beside(row)?;
+    let shape = if images.is_empty() { Shape::OpenAiMessages } else { Shape::TrlMessages };
+    if count.images == 0 && count.placeholders == 0 {
+        let by_parts = !images.is_empty() && count.markers == images.len();
+        if by_parts || count.plain_markers > 0 {
+            return Ok((Shape::MarkedMessages, at_markers(turns, images)?));
+        }
+    }
+    Ok((shape, at_placeholders(turns, images)?))
+}
+
+/// Joins a question with its images: at its markers, or before it where it has none. Without images it has no markers.
+pub(super) fn beside_question(turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+    let count = Count::of(&turns);
+    if !images.is_empty() && count.images == 0 && count.placeholders == 0 && count.plain_markers > 0 {
+        return at_markers(turns, images);
+    }
+    at_placeholders(turns, images)
+}
+
+/// What turns hold.
+struct Count {
+    images: usize,
+    placeholders: usize,
+    /// Markers in texts of the user or a tool.
+    markers: usize,
+    /// Those in contents that are one text.
+    plain_markers: usize,
+}
+
+impl Count {
+    fn of(turns: &[Draft<'_>]) -> Self {
+        let mut count = Self { images: 0, placeholders: 0, markers: 0, plain_markers: 0 };
+        for turn in turns {
+            for part in &turn.parts {
+                match part {
+                    DraftPart::Image(_) => count.images += 1,
+                    DraftPart::Placeholder => count.placeholders += 1,
+                    DraftPart::Text(text) if may_hold_images(turn.turn.role) => {
+                        let markers = text.matches(MARKER).count();
+                        count.markers += markers;
+                        count.plain_markers += if turn.plain { markers } else { 0 };
+                    }
+                    DraftPart::Text(_) => {}
+                }
+            }
+        }
+        count
+    }
+}
+
+/// Puts the images where the markers are.
+pub(super) fn at_markers(turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+    let markers = Count::of(&turns).markers;
+    if markers != images.len() {
+        return Err(BadRow::Markers { what: "<image> marker", places: markers, images: images.len() });
+    }
+    let turns = turns.into_iter().map(split_at_markers).collect::<Result<_, _>>()?;
+    at_placeholders(turns, images)
+}
+
+fn split_at_markers(draft: Draft<'_>) -> Result<Draft<'_>, BadRow> {
+    if !may_hold_images(draft.turn.role) {
+        return Ok(draft);
+    }
+    let mut parts = Vec::new();
+    for part in draft.parts {
+        let DraftPart::Text(text) = part else { return Err(BadRow::PartType("image".into())) };
+        for (i, piece) in text.split(MARKER).enumerate() {
+            if i > 0 {
+                parts.push(DraftPart::Placeholder);
+            }
+            if !piece.is_empty() {
+                parts.push(DraftPart::Text(Cow::Owned(piece.to_owned())));
+            }
+        }
+    }
+    Ok(Draft { parts, ..draft })
+}
+
+/// Puts the images where the placeholders are; where there are none, before the first user turn.
+fn at_placeholders(mut turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+    let Count { placeholders, images: inside, .. } = Count::of(&turns);
+    if placeholders == 0 && !images.is_empty() {
+        if inside > 0 {
+            return Err(BadRow::ImagesTwice { inside, beside: images.len() });
+        }
+        let first = turns.iter_mut().find(|draft| draft.turn.role == Role::User);
+        let parts = &mut first.ok_or(BadRow::NoTurnForImages)?.parts;
+        parts.splice(0..0, images.iter().map(|_| DraftPart::Placeholder));
+    } else if placeholders != images.len() {
+        return Err(BadRow::Markers {
+            what: "image placeholder",
+            places: placeholders,
+            images: images.len(),
+        });
+    }
+    let mut images = images.into_iter();
+    let mut place = |part| match part {
+        DraftPart::Text(text) => Some(Part::Text(text.into_owned())),
+        DraftPart::Image(source) => Some(Part::Image(source)),
+        DraftPart::Placeholder => images.next().map(Part::Image),
+    };
+    let filled = turns.into_iter().map(|draft| {
+        let parts = draft.parts.into_iter().filter_map(&mut place).collect();
+        Turn { parts, ..draft.turn }
+    });
+    Ok(filled.collect())
+}

@@ -1,0 +1,118 @@
+use super::*;
+use crate::{Dataset, DatasetOptions, RowReader};
+use std::sync::Arc;
+
+const ROWS: &str = "{\"text\": \"1\", \"response\": \"a\"}\n{\"text\": \"2\", \"response\": \"b\"}\n";
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    writer.write_all(text).unwrap();
+    writer.finish().unwrap()
+}
+
+fn zstd(text: &[u8]) -> Vec<u8> {
+    zstd::stream::encode_all(text, 1).unwrap()
+}
+
+/// The file's rows as they are written out into a folder of their own.
+fn written_out(folder: &Path, name: &str, bytes: &[u8]) -> Result<String, String> {
+    let path = folder.join(name);
+    fs::write(&path, bytes).unwrap();
+    let place = staged(&path, Some(&folder.join("cache")), &()).map_err(|error| error.to_string())?;
+    Ok(fs::read_to_string(place).unwrap())
+}
+
+#[test]
+fn compressed_files_are_written_out_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let array = b"[{\"text\": \"1\", \"response\": \"a\"}]";
+    let out = |name: &str, bytes: &[u8]| written_out(folder.path(), name, bytes).unwrap();
+    assert_eq!(out("a.jsonl.gz", &gzip(ROWS.as_bytes())), ROWS);
+    assert_eq!(out("a.jsonl.zst", &zstd(ROWS.as_bytes())), ROWS);
+    assert_eq!(out("a.json.gz", &gzip(array)).as_bytes(), array);
+    let (first, second) = ROWS.split_at(ROWS.len() / 2);
+    let members = [gzip(first.as_bytes()), gzip(second.as_bytes())].concat();
+    assert_eq!(out("b.jsonl.gz", &members), ROWS, "pieces that were compressed apart and joined");
+}
+
+#[test]
+fn rows_of_a_compressed_file_are_read_by_number_and_named_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.jsonl.gz");
+    fs::write(&path, gzip(format!("{ROWS}{{\"text\": 1}}\n").as_bytes())).unwrap();
+    let found = crate::dataset::Found {
+        files: vec![path.clone()],
+        bounds: None,
+        index_folder: Some(folder.path().join("cache")),
+    };
+    let dataset = Arc::new(Dataset::from_files(found, &DatasetOptions::default(), &()).unwrap());
+    assert_eq!(dataset.rows(), 3);
+    let mut reader = RowReader::new(dataset);
+    assert_eq!(reader.read(1).unwrap().id.to_string(), format!("{}, row 2", path.display()));
+    let error = reader.read(2).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}, row 3: 'text' ", path.display())), "{error}");
+}
+
+#[test]
+fn what_was_written_out_is_used_again_until_the_file_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |text: &str| {
+        let path = folder.path().join("a.jsonl.gz");
+        fs::write(&path, gzip(text.as_bytes())).unwrap();
+        staged(&path, Some(&folder.path().join("cache")), &()).unwrap()
+    };
+    let first = place(ROWS);
+    fs::write(&first, "marked").unwrap();
+    let path = folder.path().join("a.jsonl.gz");
+    let again = staged(&path, Some(&folder.path().join("cache")), &()).unwrap();
+    assert_eq!((again, fs::read_to_string(&first).unwrap().as_str()), (first.clone(), "marked"));
+    let second = place("{\"text\": \"3\", \"response\": \"c\"}\n");
+    assert!(second != first && !first.exists(), "the older copy is removed");
+}
+
+#[test]
+fn a_file_that_is_cut_or_made_to_fill_the_disk_is_an_error_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let cut = gzip(ROWS.repeat(100).as_bytes());
+    let error = written_out(folder.path(), "cut.jsonl.gz", &cut[..cut.len() / 2]).unwrap_err();
+    assert!(error.contains("cut.jsonl.gz: "), "{error}");
+    let bomb = zstd(&vec![b' '; SMALL as usize + 1]);
+    let error = written_out(folder.path(), "bomb.jsonl.zst", &bomb).unwrap_err();
+    assert!(error.contains("expands to more than 67108864 bytes"), "{error}");
+    assert_eq!(fs::read_dir(folder.path().join("cache/rows")).unwrap().count(), 0);
+}
+
+#[test]
+fn csv_becomes_rows_of_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = "\u{feff}file_name,text\r\na.png,\"A \"\"red\"\" kite,\nand a lake\"\r\n\r\nb.png,\r\n";
+    let rows = written_out(folder.path(), "metadata.csv", csv.as_bytes()).unwrap();
+    let expected = "{\"file_name\": \"a.png\", \"text\": \"A \\\"red\\\" kite,\\nand a lake\"}\n\
+                    {\"file_name\": \"b.png\"}\n";
+    assert_eq!(rows, expected);
+    let packed = written_out(folder.path(), "metadata.csv.gz", &gzip(csv.as_bytes())).unwrap();
+    assert_eq!(packed, expected);
+    for (csv, message) in [
+        ("a,b\n1\n", "row 1 has 1 fields, the first line names 2"),
+        ("a,b\n1,\"2\n", "ends inside quotes"),
+        ("a,a\n1,2\n", "the column 'a' is there twice"),
+        ("", "it is empty"),
+    ] {
+        let error = written_out(folder.path(), "bad.csv", csv.as_bytes()).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn only_metadata_is_taken_for_rows_among_the_csv_files_of_a_folder() {
+    for (name, taken) in [
+        ("metadata.csv", true),
+        ("results.csv", false),
+        ("train.jsonl.gz", true),
+        ("train.json.zst", true),
+        ("backup.tar.gz", false),
+    ] {
+        assert_eq!(is_text_of_folder(Path::new(name)), taken, "{name}");
+    }
+    assert!(is_text(Path::new("results.csv")), "named by itself it is");
+}

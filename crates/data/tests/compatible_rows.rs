@@ -1,0 +1,51 @@
+//! The rows in docs/compatibility.md mean what the page says, and are refused as it says.
+
+mod outline;
+
+use std::{fs, path::Path};
+
+/// One example of the page: what follows `json` on its fence, and the row.
+struct Example {
+    promise: String,
+    row: String,
+}
+
+fn examples() -> Vec<Example> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let rows =
+        page.split("\n## ").find(|section| section.starts_with("Rows\n")).expect("a section about rows");
+    let mut fences = rows.split("\n```");
+    let mut examples = Vec::new();
+    fences.next();
+    while let (Some(open), Some(_)) = (fences.next(), fences.next()) {
+        let (head, row) = open.split_once('\n').expect("a fence with lines");
+        if let Some(promise) = head.strip_prefix("json ") {
+            examples.push(Example { promise: promise.to_owned(), row: row.to_owned() });
+        }
+    }
+    examples
+}
+
+#[test]
+fn every_row_of_the_page_is_read_or_refused_as_it_says() {
+    let examples = examples();
+    assert!(examples.len() >= 20, "the page has {} examples", examples.len());
+    for Example { promise, row } in examples {
+        if let Some(meaning) = promise.strip_prefix("read ") {
+            let (_, outline) = outline::outline(&row);
+            assert_eq!(outline.replace('\n', "\\n"), meaning, "{row}");
+        } else if let Some(reason) = promise.strip_prefix("refused ") {
+            let error = outline::read(&row).expect_err(&row).to_string();
+            assert!(error.contains(reason), "{row}\n  said: {error}\n  not:  {reason}");
+        } else {
+            panic!("an example that is neither read nor refused: {promise}");
+        }
+    }
+}
+
+#[test]
+fn the_fields_that_the_page_calls_ignored_are_named_by_the_survey() {
+    let row = r#"{"id": 7, "source": "web", "split": "train", "text": "x", "response": "y"}"#;
+    assert_eq!(outline::reading(row).expect("reads").ignored, ["id", "source", "split"]);
+}

@@ -1,0 +1,44 @@
+//! A row's conversation in one line, to read and to compare.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use garden_data::{
+    BadRow, Conversation, ImageSource, Json, Part,
+    shape::{self, Reading, Shape},
+    value::Value,
+};
+
+pub fn reading(row: &str) -> Result<Reading, BadRow> {
+    shape::read(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
+}
+
+pub fn read(row: &str) -> Result<(Shape, Conversation), BadRow> {
+    reading(row).map(|reading| (reading.shape, reading.conversation))
+}
+
+/// A conversation in one line: `user[img(a.png)|What?] assistant[A cat]`. A turn that the row excludes from learning has
+/// a minus before it, and calls of tools stand behind their turn.
+pub fn outline(row: &str) -> (Shape, String) {
+    let (shape, conversation) = read(row).unwrap_or_else(|error| panic!("{row}: {error}"));
+    let part = |part: &Part| match part {
+        Part::Text(text) => text.clone(),
+        Part::Image(ImageSource::Path(path)) => format!("img({})", path.display()),
+        Part::Image(ImageSource::Bytes(bytes)) => format!("img({} bytes)", bytes.len()),
+        Part::Image(ImageSource::Url(url)) => format!("img({url})"),
+    };
+    let turns = conversation.turns.iter().map(|turn| {
+        let parts: Vec<_> = turn.parts.iter().map(part).collect();
+        let calls: Vec<_> = turn.tool_calls.iter().map(call).collect();
+        let minus = if turn.learned { "" } else { "-" };
+        format!("{minus}{}[{}]{}", turn.role.name(), parts.join("|"), calls.concat())
+    });
+    (shape, turns.collect::<Vec<_>>().join(" "))
+}
+
+/// `->name` of a call.
+fn call(call: &Json) -> String {
+    match call.get("function").unwrap_or(call).get("name") {
+        Some(Json::Text(name)) => format!("->{name}"),
+        other => panic!("a call without a name: {other:?}"),
+    }
+}

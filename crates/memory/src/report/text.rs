@@ -286,7 +286,7 @@ fn list(out: &mut String, title: &str, sentences: &[String], style: Style) {
 }
 
 /// Breaks a sentence into lines at its spaces.
-fn wrap(sentence: &str, width: usize) -> Vec<String> {
+pub fn wrap(sentence: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in sentence.split_whitespace() {
         let line = lines.last_mut().expect("never empty");

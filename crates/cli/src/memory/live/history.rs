@@ -9,6 +9,7 @@ const MOST_PHASES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub t: f64,
+    pub step: Option<u64>,
     pub owned: f64,
     pub file: f64,
 }
@@ -32,7 +33,7 @@ pub struct History {
 
 impl History {
     /// Takes a reading in.
-    pub fn push(&mut self, point: Point, step: Option<u64>, epoch: Option<f64>) {
+    pub fn push(&mut self, point: Point, epoch: Option<f64>) {
         self.every = self.every.max(1);
         if self.seen.is_multiple_of(self.every) {
             self.points.push(point);
@@ -49,7 +50,7 @@ impl History {
             });
             self.every *= 2;
         }
-        self.enter(point.t, phase_name(step, epoch));
+        self.enter(point.t, phase_name(point.step, epoch));
     }
 
     fn enter(&mut self, since: f64, name: String) {
@@ -65,6 +66,12 @@ impl History {
     /// The curve, oldest first.
     pub fn points(&self) -> &[Point] {
         &self.points
+    }
+
+    /// The step at a time, where one was told by then.
+    pub fn step_at(&self, t: f64) -> Option<u64> {
+        let after = self.points.partition_point(|point| point.t <= t);
+        self.points[..after].last().and_then(|point| point.step)
     }
 
     /// The phases, oldest first.
@@ -91,8 +98,7 @@ mod tests {
         let mut history = History::default();
         for second in 0..100_000 {
             history.push(
-                Point { t: f64::from(second), owned: 1.0, file: 0.0 },
-                None,
+                Point { t: f64::from(second), step: None, owned: 1.0, file: 0.0 },
                 Some(f64::from(second) / 10.0),
             );
         }
@@ -104,17 +110,18 @@ mod tests {
     #[test]
     fn phases_are_start_up_and_epochs() {
         let mut history = History::default();
-        let point = |t| Point { t, owned: 0.0, file: 0.0 };
+        let point = |t, step| Point { t, step, owned: 0.0, file: 0.0 };
         for (t, step, epoch) in [
             (0.0, None, None),
             (1.0, Some(1), Some(0.1)),
             (2.0, Some(9), Some(0.9)),
             (3.0, Some(11), Some(1.1)),
         ] {
-            history.push(point(t), step, epoch);
+            history.push(point(t, step), epoch);
         }
         let phases: Vec<_> =
             history.phases().iter().map(|phase| (phase.since, phase.name.as_str())).collect();
         assert_eq!(phases, [(0.0, "start-up"), (1.0, "epoch 1"), (3.0, "epoch 2")]);
+        assert_eq!([0.5, 2.0, 9.0].map(|t| history.step_at(t)), [None, Some(9), Some(11)]);
     }
 }

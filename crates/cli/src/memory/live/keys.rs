@@ -3,7 +3,7 @@
 //! Reads the terminal in a thread of its own, which ends when it is told to or when the terminal has gone. The terminal
 //! is looked at before the event library reads it: that would read a closed one for ever.
 
-use super::Place;
+use super::{Place, scroll::Scroll};
 use garden_memory::watch::Wake;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +12,7 @@ use std::{
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::Sender,
     },
@@ -40,13 +40,13 @@ enum Look {
 }
 
 impl Keys {
-    /// Sends what is typed to `wakes` from now on.
-    pub fn read(place: Place, wakes: Sender<Wake>) -> io::Result<Self> {
+    /// Sends what is typed to `wakes` from now on; keys that scroll move `scroll` first.
+    pub fn read(place: Place, scroll: Arc<Mutex<Scroll>>, wakes: Sender<Wake>) -> io::Result<Self> {
         let terminal = terminal()?;
         let closed = Arc::new(AtomicBool::new(false));
         let reader = thread::spawn({
             let closed = Arc::clone(&closed);
-            move || read(&terminal, place, &closed, &wakes)
+            move || read(&terminal, place, &scroll, &closed, &wakes)
         });
         Ok(Self { closed, reader: Some(reader) })
     }
@@ -73,7 +73,7 @@ fn terminal() -> io::Result<OwnedFd> {
     }
 }
 
-fn read(terminal: &OwnedFd, place: Place, closed: &AtomicBool, wakes: &Sender<Wake>) {
+fn read(terminal: &OwnedFd, place: Place, scroll: &Mutex<Scroll>, closed: &AtomicBool, wakes: &Sender<Wake>) {
     while !closed.load(Ordering::Relaxed) {
         match look(terminal) {
             Look::Nothing => {}
@@ -83,6 +83,9 @@ fn read(terminal: &OwnedFd, place: Place, closed: &AtomicBool, wakes: &Sender<Wa
             Look::Keys => {
                 while event::poll(Duration::ZERO).unwrap_or(false) {
                     let Ok(event) = event::read() else { return };
+                    if let Event::Key(KeyEvent { code, modifiers: KeyModifiers::NONE, .. }) = event {
+                        scroll.lock().unwrap_or_else(PoisonError::into_inner).key(code);
+                    }
                     if wake(&event).is_some_and(|wake| wakes.send(wake).is_err()) {
                         return;
                     }

@@ -9,6 +9,7 @@ mod keys;
 mod lines;
 mod panels;
 mod screen;
+mod scroll;
 mod summary;
 mod tail;
 

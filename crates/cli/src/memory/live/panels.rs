@@ -1,21 +1,27 @@
 //! The panels of the live screen, each a function of a reading.
 //!
-//! In come a frame, a place and a reading; out goes ink. Nothing here remembers anything, so a frame can be drawn to a
-//! test's buffer as well as to a terminal.
+//! Takes a frame and what is to be shown, and draws. Nothing here remembers anything but how far a person has scrolled,
+//! so a frame can be drawn to a test's buffer as well as to a terminal.
 
 use super::{
     history::{History, Phase},
     screen::clock,
+    scroll::{Panel, Scroll},
     summary,
 };
-use garden_memory::{ByteSize, Verdict, probe::Kinds, probe::ProcessRow, record::Reading};
+use garden_memory::{
+    ByteSize, Verdict,
+    probe::{Kinds, ProcessRow},
+    record::Reading,
+    report::text::wrap,
+};
 use ratatui::{
     Frame,
     layout::{Alignment, Constraint, Layout, Rect},
     style::{Color, Modifier, Style, Stylize},
     symbols::Marker,
     text::{Line, Span},
-    widgets::{Axis, Block, BorderType, Cell, Chart, Dataset, GraphType, Paragraph, Row, Table, Wrap},
+    widgets::{Axis, Block, BorderType, Cell, Chart, Dataset, GraphType, Paragraph, Row, Table},
 };
 
 const ANON: Color = Color::Cyan;
@@ -27,6 +33,61 @@ const QUIET: Style = Style::new().fg(Color::DarkGray);
 const BAR: usize = 20;
 /// The curve's column of sizes on the left.
 const SIZES: u16 = 9;
+
+/// Lines of the command's output that are shown.
+pub const OUTPUT_LINES: u16 = 6;
+/// From this width on curve and verdict stand side by side.
+const SIDE_BY_SIDE: u16 = 100;
+/// A screen with fewer lines has no table of processes.
+const LOW: u16 = 24;
+/// From this width on the table of processes has all of its columns, and from the second on most of them.
+const ALL_COLUMNS: u16 = 100;
+const MOST_COLUMNS: u16 = 72;
+
+/// What a frame shows.
+pub struct Shown<'a> {
+    /// The tree at this moment.
+    pub reading: &'a Reading,
+    /// The tree until now.
+    pub history: &'a History,
+    /// The last lines of the command, where we have started it.
+    pub printed: Option<&'a [String]>,
+    /// The last note.
+    pub note: Option<&'a str>,
+}
+
+/// Draws the whole screen.
+pub fn draw(frame: &mut Frame, shown: &Shown<'_>, scroll: &mut Scroll) {
+    let area = frame.area();
+    let Shown { reading, history, printed, note } = shown;
+    let rows = u16::try_from(reading.snapshot.processes.len()).unwrap_or(u16::MAX).saturating_add(3);
+    // On a low screen curve and verdict matter more than the processes, and than what the command prints.
+    let tree_height = if area.height < LOW { 0 } else { rows.clamp(4, (area.height / 4).max(4)) };
+    let most_printed = area.height.saturating_sub(tree_height + 17).clamp(3, OUTPUT_LINES + 2);
+    let printed_height = if printed.is_some() { most_printed } else { 0 };
+    let [head, upper, tree_area, printed_area, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(8),
+        Constraint::Length(tree_height),
+        Constraint::Length(printed_height),
+        Constraint::Length(2),
+    ])
+    .areas(area);
+    let [chart_area, verdict_area] = if area.width >= SIDE_BY_SIDE {
+        Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(upper)
+    } else {
+        Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(upper)
+    };
+    title(frame, head, reading);
+    chart(frame, chart_area, history, reading);
+    verdict(frame, verdict_area, reading, scroll);
+    tree(frame, tree_area, reading, scroll);
+    if let Some(lines) = printed {
+        let room = usize::from(printed_height.saturating_sub(2));
+        output(frame, printed_area, &lines[lines.len().saturating_sub(room)..]);
+    }
+    footer(frame, foot, reading, *note);
+}
 
 /// The colour of a verdict: green is well, yellow is open, red is bad.
 fn colour(verdict: Verdict) -> Color {
@@ -42,15 +103,37 @@ fn panel(title: &str) -> Block<'_> {
     Block::bordered().border_type(BorderType::Rounded).border_style(QUIET).title(format!(" {title} ").bold())
 }
 
+/// A panel that can be scrolled: its border is bright while keys move it, and says what is out of sight.
+fn scrolled_panel(
+    title: &str,
+    scroll: &Scroll,
+    panel_of: Panel,
+    above: usize,
+    below: usize,
+) -> Block<'static> {
+    let style = if scroll.focus == panel_of { Style::new() } else { QUIET };
+    let block = Block::bordered()
+        .border_type(BorderType::Rounded)
+        .border_style(style)
+        .title(format!(" {title} ").bold());
+    let more = match (above, below) {
+        (0, 0) => return block,
+        (above, 0) => format!(" {above} above "),
+        (0, below) => format!(" {below} below "),
+        (above, below) => format!(" {above} above, {below} below "),
+    };
+    block.title_bottom(Line::from(more).right_aligned())
+}
+
 /// The command, and where it stands.
-pub fn title(frame: &mut Frame, area: Rect, reading: &Reading) {
+fn title(frame: &mut Frame, area: Rect, reading: &Reading) {
     let sample = &reading.snapshot.sample;
     let root = reading.snapshot.processes.first();
     let name = root.map(|root| format!(" {} {}", root.pid, root.command)).unwrap_or_default();
     let mut place = vec![clock(sample.t)];
     place.extend(sample.step.map(|step| format!("step {step}")));
     place.extend(sample.epoch.map(|epoch| format!("epoch {epoch:.2}")));
-    let place = place.join(" · ") + " ";
+    let place = format!(" {} ", place.join(" · "));
     let width = u16::try_from(place.chars().count()).unwrap_or(u16::MAX);
     let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
     let heading = Line::from(vec![" model-garden ".bold().black().on_green(), name.into()]);
@@ -59,8 +142,10 @@ pub fn title(frame: &mut Frame, area: Rect, reading: &Reading) {
 }
 
 /// The curve, with its phases above it, its limit and plateau across it.
-pub fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading) {
-    let block = panel("memory of the tree");
+fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading) {
+    let legend =
+        Line::from(vec![" its own ".fg(colour(reading.assessment.verdict)), "file-backed ".fg(FILE)]);
+    let block = panel("memory of the tree").title_top(legend.right_aligned());
     let inside = block.inner(area);
     frame.render_widget(block, area);
     let [ribbon_area, plot] = Layout::vertical([Constraint::Length(1), Constraint::Min(3)]).areas(inside);
@@ -105,7 +190,7 @@ pub fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading
     let size = |bytes: f64| {
         format!("{:>width$}", ByteSize(bytes as u64).to_string(), width = usize::from(SIZES) - 1)
     };
-    let time = |at: f64| clock(at).fg(Color::DarkGray);
+    let time = |at: f64| place(history, at, plot.width).fg(Color::DarkGray);
     let widget = Chart::new(datasets)
         .x_axis(Axis::default().bounds([start, end]).style(QUIET).labels([
             time(start),
@@ -119,9 +204,47 @@ pub fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading
         ]))
         .legend_position(None);
     frame.render_widget(widget, plot);
+    // At different ends, so that two levels close to each other keep their names.
+    name_level(frame, plot, Alignment::Left, (top, plateau), ("plateau", Color::Blue));
+    name_level(frame, plot, Alignment::Right, (top, limit), ("limit", Color::Red));
     let [_, ribbon_area] =
         Layout::horizontal([Constraint::Length(SIZES), Constraint::Min(0)]).areas(ribbon_area);
     frame.render_widget(Paragraph::new(ribbon(history.phases(), start, end, ribbon_area.width)), ribbon_area);
+}
+
+/// A place on the axis: its time, and its step where steps are told. A narrow screen has room for one of them.
+fn place(history: &History, at: f64, width: u16) -> String {
+    const ROOM_FOR_BOTH: u16 = 56;
+    match history.step_at(at) {
+        Some(step) if width >= ROOM_FOR_BOTH => format!("{}, step {step}", clock(at)),
+        Some(step) => format!("step {step}"),
+        None => clock(at),
+    }
+}
+
+/// Writes the name and size of a level at one end of its line, one row above it.
+fn name_level(
+    frame: &mut Frame,
+    plot: Rect,
+    end: Alignment,
+    (top, level): (f64, Option<f64>),
+    (name, colour): (&str, Color),
+) {
+    /// The axis and its labels.
+    const BELOW: u16 = 2;
+    let Some(level) = level else { return };
+    let text = format!(" {name} {} ", ByteSize(level as u64));
+    let width = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+    let rows = plot.height.saturating_sub(BELOW);
+    if rows < 2 || plot.width < SIZES + width {
+        return;
+    }
+    let row = ((1.0 - level / top) * f64::from(rows - 1)).round().clamp(0.0, f64::from(rows - 1)) as u16;
+    // A line at the very top is named below it.
+    let row = if row == 0 { 1 } else { row - 1 };
+    let x = if end == Alignment::Left { plot.x + SIZES } else { plot.right() - width };
+    let area = Rect::new(x, plot.y + row, width, 1);
+    frame.render_widget(Paragraph::new(text.fg(colour)), area);
 }
 
 /// The next round number above `bytes`: 1, 2, 2.5 or 5 of a power of ten.
@@ -155,19 +278,42 @@ fn ribbon(phases: &[Phase], start: f64, end: f64, width: u16) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The verdict, what lies ahead, and why.
-pub fn verdict(frame: &mut Frame, area: Rect, reading: &Reading) {
+/// The verdict, what lies ahead, what to do, and why.
+fn verdict(frame: &mut Frame, area: Rect, reading: &Reading, scroll: &mut Scroll) {
+    let lines = verdict_lines(reading, usize::from(area.width.saturating_sub(2)));
+    let room = usize::from(area.height.saturating_sub(2));
+    let above = scroll.offset(Panel::Verdict, lines.len(), room);
+    let below = lines.len().saturating_sub(above + room);
+    let block = scrolled_panel("verdict", scroll, Panel::Verdict, above, below);
+    let seen: Vec<Line> = lines.into_iter().skip(above).take(room).collect();
+    frame.render_widget(Paragraph::new(seen).block(block), area);
+}
+
+fn verdict_lines(reading: &Reading, width: usize) -> Vec<Line<'static>> {
     let assessment = &reading.assessment;
     let colour = colour(assessment.verdict);
-    let mut lines = vec![
-        Line::from(summary::headline(assessment).to_uppercase().fg(colour).bold()),
-        Line::from(memory_now(reading)),
-        Line::default(),
-    ];
-    lines.extend(summary::forecast(assessment).into_iter().map(|line| Line::from(line.bold())));
-    lines.extend(assessment.evidence.iter().map(|line| Line::from(line.clone())));
-    lines.extend(assessment.advice.iter().map(|line| Line::from(vec!["→ ".fg(colour), line.clone().into()])));
-    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }).block(panel("verdict")), area);
+    let mut lines = Vec::new();
+    let mut add = |text: &str, first: Span<'static>, style: Style| {
+        let indent = first.width();
+        for (index, part) in wrap(text, width.saturating_sub(indent).max(1)).into_iter().enumerate() {
+            let start = if index == 0 { first.clone() } else { Span::raw(" ".repeat(indent)) };
+            lines.push(Line::from(vec![start, Span::styled(part, style)]));
+        }
+    };
+    let (plain, bold) = (Style::new(), Style::new().bold());
+    add(&summary::headline(assessment).to_uppercase(), Span::raw(""), bold.fg(colour));
+    add(&memory_now(reading), Span::raw(""), plain);
+    for line in summary::forecast(assessment) {
+        add(&line, Span::raw(""), bold);
+    }
+    // What to do matters more than why: it comes first.
+    for line in &assessment.advice {
+        add(line, "→ ".fg(colour), plain);
+    }
+    for line in &assessment.evidence {
+        add(line, "· ".fg(Color::DarkGray), plain);
+    }
+    lines
 }
 
 fn memory_now(reading: &Reading) -> String {
@@ -180,32 +326,82 @@ fn memory_now(reading: &Reading) -> String {
 }
 
 /// A row per process.
-pub fn tree(frame: &mut Frame, area: Rect, reading: &Reading) {
+fn tree(frame: &mut Frame, area: Rect, reading: &Reading, scroll: &mut Scroll) {
     let processes = &reading.snapshot.processes;
     let has_gpu = processes.iter().any(|row| row.gpu.is_some());
     let largest = processes.iter().map(|row| row.share.resident() + row.share.swap).max().unwrap_or(0).max(1);
     let legend =
         Line::from(vec![" anonymous ".fg(ANON), "shared ".fg(SHARED), "file ".fg(FILE), "swap ".fg(SWAP)]);
-    let head = ["pid", "command", "", "anonymous", "shared", "file", "swap", "threads", "gpu"];
-    let head = Row::new(head.iter().take(if has_gpu { 9 } else { 8 }).map(|name| heading(name)))
-        .style(QUIET.add_modifier(Modifier::BOLD));
+    let columns = Columns { width: area.width, has_gpu };
+    let head =
+        Row::new(columns.chosen(|column| heading(column.name))).style(QUIET.add_modifier(Modifier::BOLD));
     let room = usize::from(area.height.saturating_sub(3));
-    let hidden = processes.len().saturating_sub(room);
-    let rows = processes.iter().take(room).map(|row| process_row(row, largest, has_gpu));
-    let mut widths = vec![Constraint::Length(8), Constraint::Fill(1), Constraint::Length(BAR as u16)];
-    widths.extend([Constraint::Length(9); 4]);
-    widths.push(Constraint::Length(7));
-    if has_gpu {
-        widths.push(Constraint::Length(9));
-    }
-    let count = processes.len();
-    let title = match (count, hidden) {
-        (1, _) => "1 process".to_owned(),
-        (_, 0) => format!("{count} processes"),
-        _ => format!("{count} processes, {hidden} not shown"),
+    let above = scroll.offset(Panel::Processes, processes.len(), room);
+    let below = processes.len().saturating_sub(above + room);
+    let rows = processes.iter().skip(above).take(room);
+    let rows = rows.map(|row| Row::new(columns.chosen(|column| (column.cell)(row, largest))));
+    let title = match processes.len() {
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
     };
-    let block = panel(&title).title_top(legend.right_aligned());
+    let block = scrolled_panel(&title, scroll, Panel::Processes, above, below);
+    let block = block.title_top(legend.right_aligned());
+    let widths = columns.chosen(|column| column.width);
     frame.render_widget(Table::new(rows, widths).header(head).block(block), area);
+}
+
+/// A column of the table of processes.
+struct Column {
+    name: &'static str,
+    width: Constraint,
+    /// The screen must be this wide for it.
+    from: u16,
+    cell: fn(&ProcessRow, u64) -> Cell<'static>,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { name: "pid", width: Constraint::Length(8), from: 0, cell: |row, _| row.pid.to_string().into() },
+    Column { name: "command", width: Constraint::Fill(1), from: 0, cell: |row, _| command(row) },
+    Column {
+        name: "",
+        width: Constraint::Length(BAR as u16),
+        from: ALL_COLUMNS,
+        cell: |row, largest| bar(&row.share, largest).into(),
+    },
+    Column { name: "anonymous", width: Constraint::Length(9), from: 0, cell: |row, _| size(row.share.anon) },
+    Column { name: "shared", width: Constraint::Length(9), from: 0, cell: |row, _| size(row.share.shmem) },
+    Column {
+        name: "file",
+        width: Constraint::Length(9),
+        from: MOST_COLUMNS,
+        cell: |row, _| size(row.share.file),
+    },
+    Column {
+        name: "swap",
+        width: Constraint::Length(9),
+        from: ALL_COLUMNS,
+        cell: |row, _| size(row.share.swap),
+    },
+    Column {
+        name: "threads",
+        width: Constraint::Length(7),
+        from: MOST_COLUMNS,
+        cell: |row, _| right(row.threads.to_string()),
+    },
+    Column { name: "gpu", width: Constraint::Length(9), from: 0, cell: |row, _| size(row.gpu.unwrap_or(0)) },
+];
+
+/// The columns that a screen has room for.
+struct Columns {
+    width: u16,
+    has_gpu: bool,
+}
+
+impl Columns {
+    fn chosen<T>(&self, take: impl Fn(&Column) -> T) -> Vec<T> {
+        let fits = |column: &&Column| self.width >= column.from && (column.name != "gpu" || self.has_gpu);
+        COLUMNS.iter().filter(fits).map(take).collect()
+    }
 }
 
 /// Columns of numbers are headed on the right.
@@ -214,24 +410,17 @@ fn heading(name: &str) -> Cell<'static> {
     Cell::from(if ["pid", "command", ""].contains(&name) { text } else { text.right_aligned() })
 }
 
-fn process_row(row: &ProcessRow, largest: u64, has_gpu: bool) -> Row<'static> {
+fn command(row: &ProcessRow) -> Cell<'static> {
     let branch = if row.depth == 0 { String::new() } else { format!("{}└ ", "  ".repeat(row.depth - 1)) };
-    let number = |text: String| Cell::from(Line::from(text).right_aligned());
-    let size = |bytes: u64| number(if bytes == 0 { "·".to_owned() } else { ByteSize(bytes).to_string() });
-    let mut cells = vec![
-        Cell::from(row.pid.to_string()),
-        Cell::from(format!("{branch}{}", row.command)),
-        Cell::from(bar(&row.share, largest)),
-        size(row.share.anon),
-        size(row.share.shmem),
-        size(row.share.file),
-        size(row.share.swap),
-        number(row.threads.to_string()),
-    ];
-    if has_gpu {
-        cells.push(size(row.gpu.unwrap_or(0)));
-    }
-    Row::new(cells)
+    format!("{branch}{}", row.command).into()
+}
+
+fn size(bytes: u64) -> Cell<'static> {
+    right(if bytes == 0 { "·".to_owned() } else { ByteSize(bytes).to_string() })
+}
+
+fn right(text: String) -> Cell<'static> {
+    Line::from(text).right_aligned().into()
 }
 
 /// A bar as long as the process is large, in the colours of its kinds.
@@ -244,13 +433,13 @@ fn bar(share: &Kinds, largest: u64) -> Line<'static> {
 }
 
 /// The last lines of the command.
-pub fn output(frame: &mut Frame, area: Rect, lines: Vec<String>) {
-    let lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
+fn output(frame: &mut Frame, area: Rect, lines: &[String]) {
+    let lines: Vec<Line> = lines.iter().map(|line| Line::from(line.as_str())).collect();
     frame.render_widget(Paragraph::new(lines).block(panel("output")), area);
 }
 
-/// The machine, and the last note.
-pub fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&str>) {
+/// The machine, the last note, and the keys.
+fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&str>) {
     let snapshot = &reading.snapshot;
     let mut facts = Vec::new();
     if let Some(available) = snapshot.machine.available {
@@ -270,12 +459,92 @@ pub fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&st
     facts.extend(snapshot.sample.gpu.map(|gpu| format!("gpu {}", ByteSize(gpu))));
     facts.push(format!("{} threads", snapshot.sample.threads.unwrap_or(0)));
     facts.extend(snapshot.sample.major_faults.map(|faults| format!("{faults} major faults")));
-    let keys = Line::from(vec![" q ".black().on_dark_gray(), " quit with the summary ".into()]);
-    let lines = vec![
-        Line::from(format!(" {}", facts.join(" · "))).fg(Color::DarkGray),
-        Line::from(format!(" {}", note.unwrap_or(""))).yellow(),
-    ];
-    let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(26)]).areas(area);
-    frame.render_widget(Paragraph::new(lines), left);
-    frame.render_widget(Paragraph::new(keys).alignment(Alignment::Right), right);
+    let mut keys = Vec::new();
+    for (key, does) in [("↑↓", "scroll"), ("tab", "panel"), ("q", "quit")] {
+        keys.extend([format!(" {key} ").black().on_dark_gray(), format!(" {does} ").into()]);
+    }
+    let keys = Line::from(keys);
+    let width = u16::try_from(keys.width()).unwrap_or(u16::MAX);
+    let [first, second] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+    let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(second);
+    frame.render_widget(Paragraph::new(format!(" {}", facts.join(" · ")).fg(Color::DarkGray)), first);
+    frame.render_widget(Paragraph::new(format!(" {}", note.unwrap_or("")).yellow()), left);
+    frame.render_widget(Paragraph::new(keys), right);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::live::history::Point;
+    use garden_memory::{Plateau, RunFacts, probe::Probe, record::Recorder, steps::StepBoard};
+    use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyCode};
+
+    /// A reading of this process with a verdict that has much to say.
+    fn reading() -> Reading {
+        let probe = Probe::attach(std::process::id().cast_signed()).unwrap();
+        let facts = RunFacts { limit: Some(24_000_000_000), ..RunFacts::default() };
+        let mut reading = Recorder::new(probe, StepBoard::default(), facts, None).tick().unwrap().unwrap();
+        reading.snapshot.sample.step = Some(80);
+        let assessment = &mut reading.assessment;
+        assessment.verdict = Verdict::Fill;
+        let (bytes, step) = (17_400_000_000, Some(83));
+        assessment.plateau = Some(Plateau { bytes, low: bytes, high: bytes, step });
+        assessment.advice = vec!["Decode images into private copies.".into()];
+        assessment.evidence = (1..=30).map(|number| format!("Reason {number} of many reasons.")).collect();
+        reading
+    }
+
+    fn history() -> History {
+        let mut history = History::default();
+        for second in 0..100_u32 {
+            let step = second.checked_sub(10).map(u64::from);
+            let point = Point { t: f64::from(second), step, owned: 15e9, file: 1e9 };
+            history.push(point, step.map(|step| step as f64 / 40.0));
+        }
+        history
+    }
+
+    fn drawn(width: u16, height: u16, scroll: &mut Scroll, printed: Option<&[String]>) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        let (reading, history) = (reading(), history());
+        let note = Some("steps are read from run.log");
+        let shown = Shown { reading: &reading, history: &history, printed, note };
+        terminal.draw(|frame| draw(frame, &shown, scroll)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let rows = buffer.content().chunks(usize::from(width));
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn every_usual_size_shows_verdict_advice_steps_levels_and_keys() {
+        for (width, height) in [(60, 20), (80, 24), (120, 40)] {
+            let screen = drawn(width, height, &mut Scroll::default(), None);
+            for text in ["FILL", "step 89", "plateau 17.4 GB", "limit 24.0 GB", "epoch 1", "scroll", "quit"] {
+                assert!(screen.contains(text), "{text} at {width}x{height}:\n{screen}");
+            }
+            let at = |text: &str| screen.find(text).unwrap_or_else(|| panic!("{text} in\n{screen}"));
+            assert!(at("→ Decode") < at("· Reason 1"), "advice comes first:\n{screen}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_can_be_scrolled_to() {
+        let mut scroll = Scroll::default();
+        let screen = drawn(80, 24, &mut scroll, None);
+        assert!(screen.contains(" below ") && !screen.contains("Reason 30"), "{screen}");
+        scroll.key(KeyCode::End);
+        let screen = drawn(80, 24, &mut scroll, None);
+        assert!(screen.contains(" above ") && screen.contains("Reason 30"), "{screen}");
+    }
+
+    #[test]
+    fn a_command_that_prints_leaves_room_for_the_verdict() {
+        let printed: Vec<String> = (1..=6).map(|line| format!("line {line}")).collect();
+        for (width, height) in [(60, 20), (80, 24), (120, 40)] {
+            let screen = drawn(width, height, &mut Scroll::default(), Some(&printed));
+            for text in ["line 6", "FILL", "step 89"] {
+                assert!(screen.contains(text), "{text} at {width}x{height}:\n{screen}");
+            }
+        }
+    }
 }

@@ -7,7 +7,8 @@ use super::{
     Place,
     history::{History, Point},
     keys::Keys,
-    panels,
+    panels::{self, Shown},
+    scroll::Scroll,
     tail::OutputTail,
 };
 use garden_memory::{record::Reading, watch::Wake};
@@ -17,7 +18,6 @@ use ratatui::{
         execute,
         terminal::{EnterAlternateScreen, enable_raw_mode},
     },
-    layout::{Constraint, Layout},
 };
 use std::{
     io::{self, Write},
@@ -27,8 +27,6 @@ use std::{
 
 /// Notes kept; the newest shows.
 const MOST_NOTES: usize = 20;
-/// Lines of the command's output that are shown.
-const OUTPUT_LINES: u16 = 6;
 /// Lines of the command's output that are left on the terminal when the screen closes, so that an error is seen.
 const LEFT_LINES: usize = 40;
 
@@ -42,13 +40,16 @@ pub struct Screen {
     notes: Vec<String>,
     output: Arc<Mutex<OutputTail>>,
     keys: Keys,
+    scroll: Arc<Mutex<Scroll>>,
 }
 
 impl Screen {
     /// Takes the terminal over.
     pub fn open(place: Place, wakes: Sender<Wake>) -> io::Result<Self> {
         let terminal = ManuallyDrop::new(ratatui::try_init()?);
-        let keys = Keys::read(place, wakes).inspect_err(|_| drop(ratatui::try_restore()))?;
+        let scroll = Arc::<Mutex<Scroll>>::default();
+        let keys =
+            Keys::read(place, Arc::clone(&scroll), wakes).inspect_err(|_| drop(ratatui::try_restore()))?;
         Ok(Self {
             terminal,
             place,
@@ -57,6 +58,7 @@ impl Screen {
             notes: Vec::new(),
             output: Arc::default(),
             keys,
+            scroll,
         })
     }
 
@@ -76,41 +78,23 @@ impl Screen {
     /// Takes a reading in and draws.
     pub fn reading(&mut self, reading: &Reading) -> io::Result<()> {
         let sample = &reading.snapshot.sample;
-        let point = Point { t: sample.t, owned: sample.owned() as f64, file: sample.file as f64 };
-        self.history.push(point, sample.step, sample.epoch);
+        let (owned, file) = (sample.owned() as f64, sample.file as f64);
+        self.history.push(Point { t: sample.t, step: sample.step, owned, file }, sample.epoch);
         self.last = Some(reading.clone());
         self.redraw()
     }
 
     /// Draws what is known.
     pub fn redraw(&mut self) -> io::Result<()> {
-        let Self { terminal, history, last, notes, output, place, .. } = self;
+        let Self { terminal, history, last, notes, output, scroll, place, .. } = self;
         let Some(reading) = last else { return Ok(()) };
-        terminal.draw(|frame| {
-            let output_height = if *place == Place::Run { OUTPUT_LINES + 2 } else { 0 };
-            let rows = u16::try_from(reading.snapshot.processes.len()).unwrap_or(u16::MAX).saturating_add(3);
-            let tree_height = rows.clamp(4, (frame.area().height / 3).max(4));
-            let [title, upper, tree, printed, footer] = Layout::vertical([
-                Constraint::Length(1),
-                Constraint::Min(8),
-                Constraint::Length(tree_height),
-                Constraint::Length(output_height),
-                Constraint::Length(2),
-            ])
-            .areas(frame.area());
-            let [chart, verdict] =
-                Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(upper);
-            panels::title(frame, title, reading);
-            panels::chart(frame, chart, history, reading);
-            panels::verdict(frame, verdict, reading);
-            panels::tree(frame, tree, reading);
-            if output_height > 0 {
-                let lines =
-                    output.lock().unwrap_or_else(PoisonError::into_inner).last(usize::from(OUTPUT_LINES));
-                panels::output(frame, printed, lines);
-            }
-            panels::footer(frame, footer, reading, notes.last().map(String::as_str));
-        })?;
+        let printed = (*place == Place::Run).then(|| {
+            output.lock().unwrap_or_else(PoisonError::into_inner).last(usize::from(panels::OUTPUT_LINES))
+        });
+        let note = notes.last().map(String::as_str);
+        let shown = Shown { reading, history, printed: printed.as_deref(), note };
+        let mut scroll = scroll.lock().unwrap_or_else(PoisonError::into_inner);
+        terminal.draw(|frame| panels::draw(frame, &shown, &mut scroll))?;
         Ok(())
     }
 

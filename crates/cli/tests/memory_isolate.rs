@@ -64,3 +64,22 @@ fn readings_without_a_pause_are_refused() {
     assert_eq!(done.code, Some(2));
     assert!(done.errors.contains("from 5ms to 1h"), "{}", done.errors);
 }
+
+#[test]
+fn how_far_it_is_shows_in_lines_or_in_a_bar_on_a_terminal() {
+    let commands =
+        ["memory", "isolate", "--rounds", "2", "--interval", "20ms", "--cmd", "true", "--cmd", "sleep 0.3"];
+    let done = Finished::of(model_garden().args(commands));
+    assert_eq!(done.code, Some(0), "{}", done.errors);
+    let lines: Vec<&str> = done.errors.lines().collect();
+    assert!(lines[0].starts_with("1 of 4: round 1 of 2, true"), "{}", done.errors);
+    assert!(lines[3].starts_with("4 of 4, about ") && lines[3].ends_with("left: round 2 of 2, sleep 0.3"));
+
+    // The same under a terminal, whose output a pseudo-terminal shows.
+    let binary = env!("CARGO_BIN_EXE_model-garden");
+    let words: Vec<String> = commands.iter().map(|word| format!("'{word}'")).collect();
+    let typed = format!("stty cols 120; {binary} {} --format json", words.join(" "));
+    let done = Finished::of(std::process::Command::new("script").args(["-qec", &typed, "/dev/null"]));
+    let shown = done.output.replace('\r', "\n");
+    assert!(shown.contains(" of 4 done") && shown.contains("round 2 of 2, sleep 0.3"), "{shown}");
+}

@@ -1,10 +1,11 @@
 //! The parts of training alone: `memory isolate --dataset`, and the hidden command that is one part.
 
-use super::isolate::signed;
+use super::{isolate::signed, trials::Trials};
 use crate::{exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{
     ByteSize, RunFacts, Verdict,
+    record::Reading,
     supervise::{self, Passage},
 };
 use garden_model::init::{Plan, Preset};
@@ -51,15 +52,16 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
     supervise::listen(sender.clone()).context("cannot listen for signals")?;
     let signals = Signals { wakes: &wakes, sender: &sender };
     let mut pairs = Vec::new();
+    let mut progress = Trials::new(2 * Component::ALL.len(), isolation.format);
     for component in Component::ALL {
-        let one = |retain| {
-            if isolation.format == Format::Text {
-                let how = if retain { ", keeping what it makes" } else { "" };
-                eprintln!("{}{how}", component.name());
-            }
+        let mut one = |retain| {
+            let how = if retain { ", keeping what it makes" } else { "" };
+            progress.begin(format!("{}{how}", component.name()));
             let trial = trial(isolation, &base_model, component, retain)?;
             // A part says nothing unless it fails, and then it says why.
-            let measured = measure(&trial, isolation.interval, Passage::Through, &signals)?;
+            let mut show = |reading: &Reading| progress.reading(reading);
+            let measured = measure(&trial, isolation.interval, Passage::Through, &signals, &mut show)?;
+            progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("the part `{}` ended with exit code {}", measured.name, measured.exit_code);
             }
@@ -67,6 +69,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
         };
         pairs.push(Pair { component: component.name(), plain: one(false)?, retaining: one(true)? });
     }
+    drop(progress);
     match isolation.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&pairs)?),
         Format::Text => show(&pairs),

@@ -1,10 +1,11 @@
 //! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
 
-use super::{components, options::parse_interval};
+use super::{components, options::parse_interval, trials::Trials};
 use crate::{exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{
     ByteSize, RunFacts, Verdict,
+    record::Reading,
     supervise::{self, Passage},
 };
 use garden_train::isolate::{Difference, Measured, Signals, Trial, compare, measure};
@@ -100,12 +101,13 @@ fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
     let signals = Signals { wakes: &wakes, sender: &sender };
     let mut runs = vec![Vec::new(); trials.len()];
     let (rounds, interval) = (args.rounds.unwrap_or(3), args.interval.unwrap_or(Duration::from_millis(100)));
+    let mut progress = Trials::new(rounds as usize * trials.len(), args.format);
     for round in 1..=rounds {
         for (trial, runs) in trials.iter().zip(&mut runs) {
-            if args.format == Format::Text {
-                eprintln!("round {round} of {rounds}: {}", trial.name);
-            }
-            let measured = measure(trial, interval, Passage::Swallowed, &signals)?;
+            progress.begin(format!("round {round} of {rounds}, {}", trial.name));
+            let mut show = |reading: &Reading| progress.reading(reading);
+            let measured = measure(trial, interval, Passage::Swallowed, &signals, &mut show)?;
+            progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("`{}` ended with exit code {}", trial.name, measured.exit_code);
             }

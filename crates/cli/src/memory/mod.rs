@@ -9,6 +9,7 @@ mod overwrite;
 mod plan;
 mod report;
 mod run;
+mod trials;
 mod watch;
 
 use anyhow::Result;

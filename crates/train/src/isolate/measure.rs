@@ -60,12 +60,13 @@ pub struct Signals<'a> {
     pub sender: &'a Sender<Wake>,
 }
 
-/// Runs a command and looks every `interval`; `passage` says where its output goes.
+/// Runs a command and looks every `interval`; `passage` says where its output goes, `watcher` is shown each reading.
 pub fn measure(
     trial: &Trial,
     interval: Duration,
     passage: Passage,
     signals: &Signals<'_>,
+    watcher: &mut dyn FnMut(&Reading),
 ) -> Result<Measured, SuperviseError> {
     let orders = Orders {
         command: trial.command.clone(),
@@ -79,7 +80,7 @@ pub fn measure(
         restart_args: Vec::new(),
         patterns: StepPatterns::default(),
     };
-    let mut notes = Notes::default();
+    let mut notes = Notes { watcher, last: None, levels: Vec::new(), before_first_step: None };
     let surroundings = Surroundings {
         wakes: signals.wakes,
         sender: signals.sender,
@@ -92,15 +93,16 @@ pub fn measure(
 }
 
 /// What was seen of a run.
-#[derive(Default)]
-struct Notes {
+struct Notes<'a> {
+    watcher: &'a mut dyn FnMut(&Reading),
     last: Option<Reading>,
     levels: Vec<u64>,
     before_first_step: Option<usize>,
 }
 
-impl Observer for Notes {
+impl Observer for Notes<'_> {
     fn reading(&mut self, reading: &Reading) {
+        (self.watcher)(reading);
         let sample = &reading.snapshot.sample;
         if sample.step.is_some_and(|step| step > 0) {
             self.before_first_step.get_or_insert(self.levels.len());
@@ -112,7 +114,7 @@ impl Observer for Notes {
     fn event(&mut self, _: &Event) {}
 }
 
-impl Notes {
+impl Notes<'_> {
     fn sum_up(self, name: &str, exit_code: i32) -> Measured {
         let assessment = match &self.last {
             Some(reading) => reading.assessment.clone(),

@@ -110,7 +110,9 @@ fn pictures_and_pages_stand_on_their_own() {
     analyze(2, &["--svg", &svg, "--html", &single]);
     let svg = fs::read_to_string(svg).expect("a picture");
     assert!(
-        svg.contains("epoch ends at step 83") && svg.contains("plateau 17.4 GB") && svg.ends_with("</svg>\n")
+        svg.contains("epoch 1 ends at step 83")
+            && svg.contains("plateau 17.4 GB")
+            && svg.ends_with("</svg>\n")
     );
 
     let hostile = trace(folder.path(), "</script><b>", |step| 1_000_000_000 + step);
@@ -120,18 +122,26 @@ fn pictures_and_pages_stand_on_their_own() {
     for page in [&single, &compared] {
         let page = fs::read_to_string(page).expect("a page");
         assert!(!page.contains("<script src=") && !page.contains("<link"), "nothing is fetched");
-        assert!(page.contains("Plotly.react") && page.len() > 1_000_000, "the script is inside");
+        assert!(page.contains("var uPlot=") && page.len() < 500_000, "a small script is inside");
+        assert!(page.contains("default-src 'none'") && page.contains("The MIT License"));
     }
     let page = fs::read_to_string(compared).expect("a page");
     let data =
         page.rsplit("type=\"application/json\">").next().and_then(|rest| rest.split("</script>").next());
-    let runs: Value = serde_json::from_str(data.expect("data")).expect("JSON");
-    assert_eq!(runs.as_array().map(Vec::len), Some(3));
-    assert_eq!(runs[2]["name"], "</script><b>", "a name is no markup");
+    let charts: Value = serde_json::from_str(data.expect("data")).expect("JSON");
+    assert_eq!(charts.as_array().map(Vec::len), Some(4), "all together, and each alone");
+    let names: Vec<&str> = charts[0]["lines"]
+        .as_array()
+        .expect("lines")
+        .iter()
+        .filter_map(|line| line["name"].as_str())
+        .collect();
+    assert_eq!(names.len(), 3);
+    assert!(names[2].starts_with("</script><b>: "), "a name is no markup: {names:?}");
 }
 
 #[test]
-fn several_runs_share_a_picture_if_they_count_the_same() {
+fn several_runs_share_a_picture_over_steps_or_over_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let picture = folder.path().join("both.svg");
     let picture = picture.to_str().expect("a path");
@@ -143,15 +153,20 @@ fn several_runs_share_a_picture_if_they_count_the_same() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let svg = fs::read_to_string(picture).expect("a picture");
     assert_eq!(svg.matches("<polyline").count(), 2);
-    for text in ["Two runs", "epoch ends at step 83", ": fill", "flat &lt;run&gt;: steady", ">1.00 GB<"] {
+    for text in ["Two runs", "epoch 1 ends at step 83", ": fill", "flat &lt;run&gt;: steady", ">1.00 GB<"] {
         assert!(svg.contains(text), "{text} is missing in {svg}");
     }
 
     let seconds = folder.path().join("seconds.dat");
     let lines: String = (0..200).map(|i| format!("MEM 100.0 {}.0\n", 1_700_000_000 + i)).collect();
     fs::write(&seconds, lines).expect("a written file");
-    let mixed = garden(&["report", flat, seconds.to_str().expect("a path"), "--svg", picture]);
-    let said = String::from_utf8_lossy(&mixed.stderr);
-    assert_eq!(mixed.status.code(), Some(2), "{said}");
-    assert!(said.contains("count steps"), "{said}");
+    let seconds = seconds.to_str().expect("a path");
+    let mixed = garden(&["report", flat, seconds, "--svg", picture]);
+    assert!(mixed.status.success(), "{}", String::from_utf8_lossy(&mixed.stderr));
+    assert!(fs::read_to_string(picture).expect("a picture").contains(">time</text>"), "both know the time");
+    // This log tells steps and no times.
+    let untimed = garden(&["report", &founding(2), seconds, "--svg", picture]);
+    let said = String::from_utf8_lossy(&untimed.stderr);
+    assert_eq!(untimed.status.code(), Some(2), "{said}");
+    assert!(said.contains("one tells only steps"), "{said}");
 }

@@ -7,6 +7,7 @@ use crate::{
     config::{RunConfig, TrainOptions},
     generate::{self, Interpreter, Sampling},
     optimizer::OptimizerKind,
+    outputs::report::{Example, add_examples},
     run::{self, Ended, RunError},
     schedule::Shape,
     screen::Screen,
@@ -40,17 +41,6 @@ const SHOWN: usize = 5;
 /// Tokens that an answer may have: no colour has more, and a model that does not end its answer is wrong anyway.
 const LONGEST_ANSWER: usize = 8;
 
-/// One picture, its right answer, and what the model said.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Answer {
-    /// The picture's file.
-    pub picture: PathBuf,
-    /// The right answer.
-    pub right: String,
-    /// The model's.
-    pub given: String,
-}
-
 /// What a demo showed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DemoResult {
@@ -63,7 +53,7 @@ pub struct DemoResult {
     /// What guessing among the colours would reach; a model with random weights does not even know their names.
     pub chance: f64,
     /// Some answers with the adapter.
-    pub shown: Vec<Answer>,
+    pub shown: Vec<Example>,
     /// The report.
     pub report: PathBuf,
 }
@@ -93,12 +83,14 @@ pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, Run
         Ended::Interrupted => return Err(other("the demo was interrupted")),
     }
     let answers = ask(folder, Some(&config.output_dir))?;
+    let shown: Vec<Example> = answers.iter().take(SHOWN).cloned().collect();
+    add_examples(&config.output_dir, &shown).map_err(RunError::io(&config.output_dir))?;
     Ok(DemoResult {
         pictures: HELD_OUT_ROWS,
         before,
         after: share_right(&answers),
         chance: 1.0 / colours().count() as f64,
-        shown: answers.into_iter().take(SHOWN).collect(),
+        shown,
         report: config.output_dir.join("report.html"),
     })
 }
@@ -126,13 +118,13 @@ fn settings(folder: &Path, model: &Path, seed: u64) -> Result<RunConfig, crate::
     })
 }
 
-fn share_right(answers: &[Answer]) -> f64 {
+fn share_right(answers: &[Example]) -> f64 {
     let right = answers.iter().filter(|answer| answer.given == answer.right).count();
     right as f64 / answers.len().max(1) as f64
 }
 
 /// What a model says about the pictures that were held out: its own words, the likeliest token each time, free to say anything.
-fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Answer>, RunError> {
+fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> {
     let (model, held_out) = (folder.join("model"), folder.join("held-out"));
     let mut interpreter = Interpreter::from_dir(&model, PixelLimits::default()).map_err(other)?;
     let model = generate::load(&model, adapter, Precision::AsStored, |_| {}).map_err(other)?;
@@ -151,7 +143,7 @@ fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Answer>, RunError> {
         let prompt = interpreter.prompt(&asked, &pictures?, greedy).map_err(other)?;
         let said = interpreter.answer(&model, prompt, &mut |_| {}).map_err(other)?;
         let picture = held_out.join(format!("images/{number:06}.png"));
-        Ok(Answer { picture, right, given: said.text.trim().to_owned() })
+        Ok(Example { picture, right, given: said.text.trim().to_owned() })
     };
     (0..dataset.rows()).map(answer).collect()
 }

@@ -49,6 +49,10 @@ pub struct MemorySummary {
     pub line: String,
     /// Steps and resident bytes.
     pub curve: Vec<(f64, f64)>,
+    /// The peak that was planned.
+    pub plan: Option<u64>,
+    /// What must not be exceeded, where it was given.
+    pub limit: Option<u64>,
     /// The largest resident size seen, in all processes of the run.
     pub peak: u64,
     /// Seconds of training, in all processes of the run.
@@ -152,6 +156,8 @@ impl<'a> MemoryMonitor<'a> {
             assessment: reading.assessment.clone(),
             line,
             curve: self.curve.clone(),
+            plan: self.plan,
+            limit: self.settings.limit,
             peak: self.effort().peak,
             seconds: self.effort().seconds,
             processes: self.effort().processes,

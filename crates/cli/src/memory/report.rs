@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(path) = &args.svg {
         let picture = svg::overlay(&args.title, &runs)
-            .context("the runs cannot share a picture: all of them must count steps, or none")?;
+            .context("the runs cannot share a picture: one tells only steps, another only time")?;
         save(path, &picture)?;
     }
     for run in &runs {

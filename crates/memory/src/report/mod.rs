@@ -4,8 +4,10 @@
 //! show the same assessment, and none of them decides anything.
 
 mod braille;
-#[cfg(feature = "html")]
+pub mod chart;
+mod curves;
 pub mod html;
+pub mod page;
 pub mod scale;
 pub mod svg;
 pub mod text;

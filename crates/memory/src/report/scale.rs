@@ -21,6 +21,34 @@ pub fn bytes(value: f64) -> String {
     ByteSize(value.max(0.0).round() as u64).to_string()
 }
 
+/// Bytes as the label of an axis that goes to `top`.
+pub fn bytes_label(value: f64, top: f64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    let (scale, unit) = units.into_iter().find(|(scale, _)| top >= *scale).unwrap_or((1.0, "B"));
+    format!("{} {unit}", number(value / scale))
+}
+
+/// A number in four significant digits or so, without what binary fractions add.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-3..1e7).contains(&size) {
+        let text = format!("{value:.2e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{power}", without_zeros(digits));
+    }
+    let before_point = size.log10().floor() as i32 + 1;
+    let behind_point = usize::try_from(4 - before_point).unwrap_or(0);
+    without_zeros(&format!("{value:.behind_point$}")).to_owned()
+}
+
+/// A decimal without the zeros that end it.
+fn without_zeros(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
 /// Seconds as people say them.
 pub fn duration(seconds: f64) -> String {
     match seconds {
@@ -40,6 +68,18 @@ mod tests {
         assert_eq!(ticks(0.0, 100.0, 5), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         assert_eq!(ticks(10.0, 240.0, 4), [100.0, 200.0]);
         assert_eq!(ticks(5.0, 5.0, 4), [5.0]);
+    }
+
+    #[test]
+    fn labels_of_an_axis_share_their_unit() {
+        let said = [0.0, 5e8, 1e9, 17.5e9].map(|value| bytes_label(value, 18e9));
+        assert_eq!(said, ["0 GB", "0.5 GB", "1 GB", "17.5 GB"]);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let said = [0.1 + 0.2, 12.0, 0.0, 2e-4, 1.5e-4, 5.78915, 3450.0, 123_456.0, -1.25].map(number);
+        assert_eq!(said, ["0.3", "12", "0", "2e-4", "1.5e-4", "5.789", "3450", "123456", "-1.25"]);
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct Trail<'a> {
     pub axis: Axis,
     /// Step at which the first epoch ends, where it is known.
     pub epoch_end: Option<f64>,
+    /// Steps in an epoch, where it is known.
+    pub epoch_steps: Option<f64>,
 }
 
 impl Analyst {
@@ -104,10 +106,10 @@ impl Analyst {
     pub fn trail(&self) -> Trail<'_> {
         let (series, axis) = self.judged();
         let epoch_steps = self.facts.epoch_steps().or_else(|| self.timeline.epoch_steps());
-        let epoch_end =
-            epoch_steps.filter(|_| axis == Axis::Steps).map(|steps| study::origin(series, axis) + steps);
+        let epoch_steps = epoch_steps.filter(|_| axis == Axis::Steps);
+        let epoch_end = epoch_steps.map(|steps| study::origin(series, axis) + steps);
         let start_up = if axis == Axis::Steps { self.start_up.bins() } else { &[] };
-        Trail { start_up, run: series.bins(), axis, epoch_end }
+        Trail { start_up, run: series.bins(), axis, epoch_end, epoch_steps }
     }
 
     /// What can be said now.

@@ -3,9 +3,9 @@
 //! In come the state and the logs of a run; out come files that other tools read. Files that are replaced are written under
 //! another name first, synced and renamed.
 
-mod chart;
 pub mod loggers;
 pub mod metrics;
 pub mod mlflow;
+pub mod report;
 pub mod summary;
 pub mod tensorboard;

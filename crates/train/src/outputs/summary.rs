@@ -1,25 +1,24 @@
-//! What a finished run has to say of itself: the model card and the report.
+//! The model card of a finished run, with a picture of its loss.
 //!
-//! In come the settings, the history and the memory verdict; out come `README.md` with a picture of the loss, and `report.html`
-//! with loss, learning rate, throughput and memory. Both are complete in themselves and open without a network.
+//! Takes the settings, the history and the memory verdict and writes `README.md`, `training_curve.svg` and, beside them, the
+//! report (see `report`). All of them are complete in themselves and open without a network.
 
-use super::chart::{Chart, Series, plain};
+use super::report::REPORT;
 use crate::{
     config::{Method, RunConfig},
     monitor::MemorySummary,
     trainer::TrainerState,
 };
-use garden_memory::{ByteSize, report::svg::escape};
+use garden_memory::{
+    ByteSize,
+    report::chart::{Chart, Colour, Line, Unit},
+    verdict::Axis,
+};
 use garden_model::files::write_whole;
 use std::{fmt::Write, io, path::Path};
 
 /// The picture that the model card shows.
 const CURVE: &str = "training_curve.svg";
-const STYLE: &str = "\
-:root{color-scheme:light dark}body{max-width:60rem;margin:2rem auto;padding:0 1.2rem;font:15px/1.5 system-ui,sans-serif}\
-h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse}\
-th,td{text-align:left;padding:.3rem 1.2rem .3rem 0;border-top:1px solid #8884;font-variant-numeric:tabular-nums}th{font-weight:500;opacity:.75}\
-.verdict{font-weight:600}pre{overflow-x:auto;padding:.8rem;background:#8881;border-radius:8px}svg{width:100%;height:auto}";
 
 /// A run that is over.
 pub struct FinishedRun<'a> {
@@ -43,67 +42,24 @@ impl FinishedRun<'_> {
     /// Writes the model card and the report into a folder.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let chart = self.loss_chart();
-        if !chart.is_empty() {
-            write_whole(&dir.join(CURVE), chart.as_bytes())?;
+        if chart.has_points() {
+            write_whole(&dir.join(CURVE), chart.svg().as_bytes())?;
         }
-        write_whole(&dir.join("README.md"), self.model_card(!chart.is_empty()).as_bytes())?;
-        write_whole(&dir.join("report.html"), self.report().as_bytes())
+        write_whole(&dir.join("README.md"), self.model_card(chart.has_points()).as_bytes())?;
+        write_whole(&dir.join(REPORT), self.report().as_bytes())
     }
 
-    fn loss_chart(&self) -> String {
-        let mut series = vec![Series { name: "training", points: self.state.series("loss") }];
-        let evaluation = self.state.series("eval_loss");
-        if !evaluation.is_empty() {
-            series.push(Series { name: "evaluation", points: evaluation });
-        }
-        Chart { title: "Loss", series, label: plain, from_zero: false }.svg()
-    }
-
-    fn charts(&self) -> Vec<String> {
-        let one = |title, name: &'static str, key: &str, label, from_zero| {
-            let series = vec![Series { name, points: self.state.series(key) }];
-            Chart { title, series, label, from_zero }.svg()
-        };
-        let memory = Chart {
-            title: "Memory",
-            series: vec![Series { name: "resident", points: self.memory.curve.clone() }],
-            label: |value| ByteSize(value.max(0.0) as u64).to_string(),
-            from_zero: true,
-        };
-        vec![
-            self.loss_chart(),
-            one("Learning rate", "rate", "learning_rate", |value| format!("{value:.1e}"), true),
-            one("Throughput", "tokens per second", "tokens_per_second", |value| format!("{value:.0}"), true),
-            memory.svg(),
-        ]
-    }
-
-    fn report(&self) -> String {
-        let mut out = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Training report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>Training report</h1>\n<p class=\"verdict\">{}</p>\n",
-            escape(&self.memory.line)
-        );
-        out.push_str("<table>\n");
-        for (name, value) in self.results() {
-            let _ = writeln!(out, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(&value));
-        }
-        out.push_str("</table>\n");
-        for chart in self.charts() {
-            let _ = writeln!(out, "<figure>{chart}</figure>");
-        }
-        let list = |out: &mut String, title: &str, items: &[String]| {
-            if !items.is_empty() {
-                let _ = writeln!(out, "<h2>{title}</h2>\n<ul>");
-                for item in items {
-                    let _ = writeln!(out, "<li>{}</li>", escape(item));
-                }
-                out.push_str("</ul>\n");
-            }
-        };
-        list(&mut out, "Memory: why this verdict", &self.memory.assessment.evidence);
-        list(&mut out, "Memory: what to do", &self.memory.assessment.advice);
-        let _ = writeln!(out, "<h2>Settings</h2>\n<pre>{}</pre>\n</body>\n</html>", escape(&self.settings()));
-        out
+    /// The loss over steps, that of the evaluation beside it.
+    pub(super) fn loss_chart(&self) -> Chart {
+        let names = [("training", "loss"), ("evaluation", "eval_loss")];
+        let lines = names.into_iter().enumerate().filter_map(|(index, (name, key))| {
+            let points = self.state.series(key);
+            (!points.is_empty()).then(|| Line::through(name, Colour::Nth(index), &points))
+        });
+        let mut chart = Chart::new("Loss", Axis::Steps, Unit::Number, lines.collect());
+        "Mean over the labelled tokens".clone_into(&mut chart.summary);
+        chart.epochs = self.epochs();
+        chart
     }
 
     fn model_card(&self, has_curve: bool) -> String {
@@ -132,11 +88,11 @@ impl FinishedRun<'_> {
         out
     }
 
-    fn settings(&self) -> String {
+    pub(super) fn settings(&self) -> String {
         serde_json::to_string_pretty(self.config).unwrap_or_default()
     }
 
-    fn results(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn results(&self) -> Vec<(&'static str, String)> {
         let state = self.state;
         let (trained, all) = self.parameters;
         let share = 100.0 * trained as f64 / all.max(1) as f64;
@@ -205,6 +161,8 @@ mod tests {
             assessment: Analyst::new(RunFacts::default()).assessment(),
             line: "memory: steady at 1.21 GB since step 1".into(),
             curve: vec![(1.0, 1.21e9), (2.0, 1.21e9)],
+            plan: Some(1_300_000_000),
+            limit: None,
             peak: 1_210_000_000,
             seconds: 12.0,
             processes: 1,
@@ -288,9 +246,12 @@ mod tests {
         {
             assert!(card.contains(text), "{text}\n{card}");
         }
-        assert_eq!(report.matches("<svg").count(), 4, "loss, rate, throughput, memory");
+        for chart in ["Loss", "Learning rate", "Throughput", "Memory"] {
+            assert!(report.contains(&format!(">{chart}</h3>")), "{chart}");
+        }
+        assert!(report.contains("plan 1.30 GB"), "the plan lies across the memory");
         assert!(report.contains("models/tiny &lt;x&gt;") && !report.contains("<x>"));
         assert!(report.contains("2: longer than 2048 tokens"));
-        assert!(read(CURVE).contains("<path d=\"M"));
+        assert!(read(CURVE).contains("<polyline"));
     }
 }

@@ -83,7 +83,9 @@ fn read(terminal: &OwnedFd, place: Place, scroll: &Mutex<Scroll>, closed: &Atomi
             Look::Keys => {
                 while event::poll(Duration::ZERO).unwrap_or(false) {
                     let Ok(event) = event::read() else { return };
-                    if let Event::Key(KeyEvent { code, modifiers: KeyModifiers::NONE, .. }) = event {
+                    if let Event::Key(KeyEvent { code, modifiers, .. }) = event
+                        && !modifiers.contains(KeyModifiers::CONTROL)
+                    {
                         scroll.lock().unwrap_or_else(PoisonError::into_inner).key(code);
                     }
                     if wake(&event).is_some_and(|wake| wakes.send(wake).is_err()) {

@@ -3,8 +3,9 @@
 use serde_json::Value;
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 const KNOWN: [&str; 4] = ["--dataset-size", "663", "--samples-per-step", "8"];
@@ -100,6 +101,64 @@ fn unreadable_input_is_named_and_ends_with_2() {
     }
     assert_eq!(garden(&["analyze", "/nowhere/at/all"]).status.code(), Some(2));
     assert_eq!(garden(&["analyze"]).status.code(), Some(2));
+}
+
+#[test]
+fn an_error_says_which_flag_would_help() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cases = [
+        ("words.log", "hello\nworld\n", "--memory-pattern"),
+        ("board.csv", "Wall time,Step,Value\n1,10,5552\n", "--column NAME"),
+        ("bare.csv", "step,mem\n10,17.4\n", "--unit: B, kB, MB"),
+    ];
+    for (name, text, flag) in cases {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a written file");
+        let said = garden(&["analyze", path.to_str().expect("a path")]);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains(flag) && said.lines().count() == 1, "{said}");
+    }
+    let bad = garden(&["analyze", "x", "--memory-pattern", "no group"]);
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("has no group"), "{bad:?}");
+}
+
+#[test]
+fn standard_input_and_the_flags_for_reading_work_in_both_commands() {
+    let log: String = (1..=120).map(|step| format!("it<{step}> host~{}M\n", 1000 + step % 3)).collect();
+    let flags = ["--memory-pattern", r"host~(\d+)(M)", "--step-pattern", r"it<(\d+)>"];
+    let mut analyze = Command::new(env!("CARGO_BIN_EXE_model-garden"))
+        .args(["memory", "analyze", "-", "--format", "json"])
+        .args(flags)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    analyze.stdin.take().expect("piped").write_all(log.as_bytes()).expect("it reads");
+    let output = analyze.wait_with_output().expect("it ends");
+    let found = json(&output);
+    assert_eq!((&found["name"], &found["verdict"]), (&"standard input".into(), &"steady".into()));
+    assert_eq!(found["samples"], 120);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    fs::write(path("run.log"), log).expect("a written file");
+    let picture = path("run.svg");
+    let output = garden(&[&["report", &path("run.log"), "--svg", &picture][..], &flags].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_was_assumed_is_said_with_the_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("run.csv");
+    let rows: String = (1..=60).map(|step| format!("{step},{}\n", 5000 + step % 3)).collect();
+    fs::write(&path, format!("step,mem\n{rows}")).expect("a written file");
+    let path = path.to_str().expect("a path");
+    let said = |output: Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = said(garden(&["analyze", path]));
+    assert!(text.contains("Column 'mem' has no unit") && text.contains("taken for MB"), "{text}");
+    let told = said(garden(&["analyze", path, "--unit", "MB"]));
+    assert!(!told.contains("no unit") && told.contains("5.00 GB"), "{told}");
 }
 
 #[test]

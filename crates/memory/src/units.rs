@@ -1,7 +1,7 @@
 //! Sizes as people write and read them: `32GB` in, `17.5 GB` out.
 //!
-//! Decimal units (kB, MB, GB, TB) are powers of 1000 and binary ones (KiB, MiB, GiB, TiB) powers of 1024, always;
-//! what is printed is decimal. A bare number is bytes.
+//! Decimal units (kB, MB, GB, TB) are powers of 1000 and binary ones (KiB, MiB, GiB, TiB) powers of 1024,
+//! always; what is printed is decimal. A bare number is bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{fmt, str::FromStr};
@@ -24,21 +24,91 @@ impl FromStr for ByteSize {
         let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
         let number: f64 = number.parse().map_err(|_| bad())?;
-        let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-            "" | "b" => 1,
-            "k" | "kb" => 1_000,
-            "m" | "mb" => 1_000_000,
-            "g" | "gb" => 1_000_000_000,
-            "t" | "tb" => 1_000_000_000_000,
-            "ki" | "kib" => 1 << 10,
-            "mi" | "mib" => 1 << 20,
-            "gi" | "gib" => 1 << 30,
-            "ti" | "tib" => 1 << 40,
-            _ => return Err(bad()),
-        };
+        let unit = unit.trim();
+        let scale = if unit.is_empty() { 1 } else { unit_bytes(unit).ok_or_else(bad)? };
         let bytes = number * scale as f64;
         if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(Self(bytes.round() as u64)) } else { Err(bad()) }
     }
+}
+
+/// Bytes in one of a unit, whatever its case: `MB`, `MiB`, `g`, `bytes`, `megabytes`.
+pub(crate) fn unit_bytes(unit: &str) -> Option<u64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "b" | "byte" | "bytes" => 1,
+        "k" | "kb" | "kbytes" | "kilobyte" | "kilobytes" => 1_000,
+        "m" | "mb" | "mbytes" | "megabyte" | "megabytes" => 1_000_000,
+        "g" | "gb" | "gbytes" | "gigabyte" | "gigabytes" => 1_000_000_000,
+        "t" | "tb" | "terabyte" | "terabytes" => 1_000_000_000_000,
+        "ki" | "kib" | "kibibyte" | "kibibytes" => 1 << 10,
+        "mi" | "mib" | "mebibyte" | "mebibytes" => 1 << 20,
+        "gi" | "gib" | "gibibyte" | "gibibytes" => 1 << 30,
+        "ti" | "tib" | "tebibyte" | "tebibytes" => 1 << 40,
+        _ => return None,
+    })
+}
+
+/// A number as people write it: `5552`, `5,552`, `1_000_000`, `5.4`, `5.5e9`; also `5,4` where a unit says
+/// that it is one amount.
+pub(crate) fn number(text: &str, with_unit: bool) -> Option<f64> {
+    let (mantissa, exponent) = match text.find(['e', 'E']) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let plain = match whole.split_once(',') {
+        None => format!("{}.{fraction}", whole.replace('_', "")),
+        Some((first, rest)) if first.len() <= 3 && rest.split(',').all(|group| group.len() == 3) => {
+            format!("{}.{fraction}", whole.replace(',', ""))
+        }
+        Some((whole, part)) if with_unit && part.len() <= 2 && !mantissa.contains('.') => {
+            format!("{whole}.{part}")
+        }
+        Some(_) => return None,
+    };
+    // What is still not a number (two dots, a comma in the fraction) is none.
+    let digits = plain.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    format!("{plain}{exponent}").parse().ok().filter(|number: &f64| digits && number.is_finite())
+}
+
+/// The unit of numbers that say none, as a user names it: `B`, `kB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeUnit(pub u64);
+
+impl FromStr for SizeUnit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        unit_bytes(text)
+            .map(Self)
+            .ok_or_else(|| format!("'{text}' is not a unit: write B, kB, MB, GB, KiB, MiB or GiB"))
+    }
+}
+
+/// The unit of times that say none, in seconds, as a user names it: `s`, `ms`, `us`, `ns`, `min`, `h`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimeUnit(pub f64);
+
+impl FromStr for TimeUnit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        time_unit(text)
+            .map(Self)
+            .ok_or_else(|| format!("'{text}' is not a unit of time: write s, ms, us, ns, min or h"))
+    }
+}
+
+/// Seconds in one of a unit of time.
+pub(crate) fn time_unit(unit: &str) -> Option<f64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
+        "ms" | "msec" | "millis" | "millisecond" | "milliseconds" => 1e-3,
+        "us" | "usec" | "micros" | "microseconds" => 1e-6,
+        "ns" | "nanos" | "nanoseconds" => 1e-9,
+        "min" | "mins" | "minute" | "minutes" => 60.0,
+        "h" | "hour" | "hours" => 3600.0,
+        _ => return None,
+    })
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
@@ -76,7 +146,7 @@ impl fmt::Display for ByteSize {
 
 #[cfg(test)]
 mod tests {
-    use super::ByteSize;
+    use super::{ByteSize, number};
 
     #[test]
     fn reads_decimal_and_binary_units() {
@@ -92,6 +162,25 @@ mod tests {
         for text in ["", "GB", "-1GB", "12 apples", "1..2MB", "1e9", "99999999999TB"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        let cases = [
+            ("5552", Some(5552.0)),
+            ("5,552", Some(5552.0)),
+            ("1,000,000.5", Some(1_000_000.5)),
+            ("1_000", Some(1000.0)),
+            ("5.5e9", Some(5.5e9)),
+            ("5,4", Some(5.4)),
+            ("1.2.3", None),
+            ("5,55,2", None),
+            ("1e999", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(number(text, true), expected, "{text}");
+        }
+        assert_eq!(number("5,4", false), None, "a list, where no unit makes it one amount");
     }
 
     #[test]

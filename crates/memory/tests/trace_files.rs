@@ -94,7 +94,7 @@ fn training_logs_are_read_line_by_line() {
     let log = "Loading model...\n\
         Step 10: 6529 tensors (CPU: 330, GPU: 6199), Process RAM: 5552 MB\n\
         {'loss': 0.31, 'epoch': 0.2}\n\
-        2025-11-15 19:20:00,500 | step=20/500 | GPU memory: 9.1 GB | RAM: 1.5 GiB\n";
+        2025-11-15 19:20:00,500 | step=20/500 | GPU memory: 9.1 GB | Process RAM: 1.5 GiB\n";
     let samples = read("run.log", log).expect("samples");
     let seen: Vec<_> = samples.iter().map(|sample| (sample.step, sample.rss)).collect();
     assert_eq!(seen, [(Some(10), 5_552_000_000), (Some(20), 1_610_612_736)]);
@@ -118,7 +118,7 @@ fn tables_are_read_by_the_names_of_their_columns() {
     let times: Vec<_> = read("run.csv", dated).expect("samples").iter().map(|s| s.t).collect();
     assert_eq!(times, [0.0, 86_401.5], "2024 has a 29th of February");
 
-    assert!(error("run.csv", "t,rss\n1,2\n1,2,3\n").contains("run.csv:3: expected 2 fields"));
+    assert!(error("run.csv", "t,rss_kb\n1,2\n1,2,3\n").contains("run.csv:3: expected 2 fields"));
     assert!(error("run.csv", "t,rss\n1,abc\n").contains("run.csv:2: column 'rss': expected a number"));
     assert!(error("run.csv", "step,loss\n1,2\n").contains("run.csv:1: expected a column with memory"));
 }

@@ -1,7 +1,7 @@
 //! `model-garden memory analyze`.
 
 use super::{
-    options::Known,
+    options::{Known, Reading},
     overwrite::{self, Input, Output},
 };
 use crate::exit;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
     Answer, Assessment,
-    report::{Run, html, svg, text, write_file},
+    report::{html, svg, text, write_file},
 };
 use serde::Serialize;
 use std::{
@@ -23,9 +23,11 @@ Examples:
   model-garden memory analyze run2.log --dataset-size 663 --samples-per-step 8 --limit 32GB
   model-garden memory analyze run.jsonl --format json
   model-garden memory analyze mprofile.dat --svg curve.svg --html page.html
+  zcat logs/*.gz | model-garden memory analyze - --memory-pattern 'host=([0-9]+)(MB|GB)'
 
 Reads traces of `memory watch` and `memory run`, CSV with a header, psrecord logs, mprof .dat files, and training logs
-with lines such as 'Step 10 ... RAM: 5552 MB'.
+with lines such as 'Step 10 ... RAM: 5552 MB', plain or packed by gzip or zstd. docs/compatibility.md shows what is read
+from which tool.
 Exit code 0: steady, or a warm-up or fill that fits the limit; 1: leak; 3: undecided; 4: bounded, but it will not fit;
 2: wrong use or unreadable input.";
 
@@ -42,10 +44,12 @@ enum Format {
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The trace or log.
+    /// The trace or log; `-` for standard input.
     file: PathBuf,
     #[command(flatten)]
     known: Known,
+    #[command(flatten)]
+    reading: Reading,
     /// What to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -71,7 +75,7 @@ struct Answered<'a> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
     overwrite::refuse(&[Input::new("the trace", &args.file)], &outputs)?;
-    let run = Run::read(&args.file, &args.known.facts())?;
+    let run = args.reading.read(&args.file, &args.known.facts())?;
     let limit = run.analyst.facts().limit;
     if let Some(path) = &args.svg {
         save(path, &svg::svg(&run))?;

@@ -30,7 +30,7 @@ pub enum Command {
     /// What a training run will take, part by part, before anything runs.
     Plan(Box<plan::Args>),
     /// Compare runs on one page that opens offline.
-    Report(report::Args),
+    Report(Box<report::Args>),
     /// The process that keeps a command's tree together.
     #[command(name = "__guard", hide = true)]
     Guard(run::GuardArgs),

@@ -1,15 +1,18 @@
-//! Flags that `watch` and `run` share, and how their values are written.
+//! Flags that several `memory` commands share, and how their values are written.
 
 use super::overwrite::{self, Input, Output};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
 use garden_memory::{
-    ByteSize, RunFacts, TraceHeader, TraceWriter,
+    ByteSize, RunFacts, TraceError, TraceHeader, TraceWriter,
+    report::Run,
     steps::{LinePattern, StepPatterns},
+    trace::ReadOptions,
+    units::{SizeUnit, TimeUnit},
 };
 use std::{
     io::{IsTerminal, stdout},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -76,6 +79,54 @@ impl Patterns {
     /// The same, as the library takes it.
     pub fn steps(&self) -> StepPatterns {
         StepPatterns { step: self.step_pattern.clone(), epoch: self.epoch_pattern.clone() }
+    }
+}
+
+/// How a trace or log is read where its own words do not say enough.
+#[derive(clap::Args)]
+pub struct Reading {
+    #[command(flatten)]
+    patterns: Patterns,
+    /// Find memory in the lines of a log by this regular expression: its group `memory`, or its first, is the
+    /// number; its group `unit`, or its second, the unit.
+    #[arg(long, value_name = "REGEX", conflicts_with = "column")]
+    memory_pattern: Option<LinePattern>,
+    /// The column of a table, or the key of a log, that holds memory.
+    #[arg(long, value_name = "NAME")]
+    column: Option<String>,
+    /// The unit of that column, or of figures in a log that have none: B, kB, MB, GB, KiB, MiB or GiB.
+    #[arg(long, value_name = "UNIT")]
+    unit: Option<SizeUnit>,
+    /// The unit of a table's times: s, ms, us, ns, min or h.
+    #[arg(long, value_name = "UNIT")]
+    time_unit: Option<TimeUnit>,
+}
+
+impl Reading {
+    /// Reads a file and judges it; an error says which flag would help.
+    pub fn read(&self, path: &Path, told: &RunFacts) -> Result<Run> {
+        let options = ReadOptions {
+            steps: self.patterns.steps(),
+            memory: self.memory_pattern.clone(),
+            column: self.column.clone(),
+            unit: self.unit,
+            time_unit: self.time_unit,
+        };
+        Run::read_with(path, told, &options).map_err(|error| match advice(&error) {
+            Some(advice) => anyhow!("{error}; {advice}"),
+            None => error.into(),
+        })
+    }
+}
+
+fn advice(error: &TraceError) -> Option<&'static str> {
+    match error {
+        TraceError::NoFigures { .. } => {
+            Some("--memory-pattern 'REGEX' finds other forms, --column NAME another key")
+        }
+        TraceError::NoColumn { .. } => Some("--column NAME says which one holds memory"),
+        TraceError::NoUnit { .. } => Some("say which with --unit: B, kB, MB, GB, KiB, MiB or GiB"),
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     analyze::save,
-    options::Known,
+    options::{Known, Reading},
     overwrite::{self, Input, Output},
 };
 use anyhow::{Context, Result};
@@ -33,6 +33,8 @@ pub struct Args {
     title: String,
     #[command(flatten)]
     known: Known,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 /// Writes page and picture, and says what is on them.
@@ -41,7 +43,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
     overwrite::refuse(&inputs, &outputs)?;
     let told = args.known.facts();
-    let runs: Vec<Run> = args.traces.iter().map(|path| Run::read(path, &told)).collect::<Result<_, _>>()?;
+    let runs: Vec<Run> =
+        args.traces.iter().map(|path| args.reading.read(path, &told)).collect::<Result<_>>()?;
     if let Some(path) = &args.html {
         save(path, &html::html(&runs))?;
     }

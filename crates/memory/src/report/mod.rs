@@ -1,7 +1,7 @@
 //! What people see of a run: text for a terminal, a picture, a page.
 //!
-//! A trace file goes in ([`Run::read`]) or an analyst that has seen one; text, SVG or HTML come out. All of them
-//! show the same assessment, and none of them decides anything.
+//! A trace file goes in ([`Run::read`]) or an analyst that has seen one; text, SVG or HTML come out. All of
+//! them show the same assessment, and none of them decides anything.
 
 mod braille;
 pub mod chart;
@@ -12,7 +12,7 @@ pub mod scale;
 pub mod svg;
 pub mod text;
 
-use crate::{Analyst, Assessment, RunFacts, TraceError, TraceReader};
+use crate::{Analyst, Assessment, RunFacts, TraceError, TraceReader, trace::ReadOptions};
 use std::{io::Write, path::Path};
 
 /// A run that was read and judged.
@@ -28,21 +28,39 @@ pub struct Run {
 impl Run {
     /// Reads a trace as a stream and judges it; what was `told` overrides what its header says.
     pub fn read(path: impl AsRef<Path>, told: &RunFacts) -> Result<Self, TraceError> {
-        let mut reader = TraceReader::open(path)?;
+        Self::read_with(path, told, &ReadOptions::default())
+    }
+
+    /// The same, with what the user says of the file.
+    pub fn read_with(
+        path: impl AsRef<Path>,
+        told: &RunFacts,
+        options: &ReadOptions,
+    ) -> Result<Self, TraceError> {
+        let mut reader = TraceReader::open_with(path, options)?;
         let header = reader.header().clone();
-        let facts = RunFacts {
-            dataset_size: told.dataset_size.or(header.facts.dataset_size),
-            samples_per_step: told.samples_per_step.or(header.facts.samples_per_step),
-            steps_per_epoch: told.steps_per_epoch.or(header.facts.steps_per_epoch),
-            limit: told.limit.or(header.facts.limit),
-        };
-        let mut analyst = Analyst::new(facts);
+        let facts = completed(told.clone(), &header.facts);
+        let mut analyst = Analyst::new(facts.clone());
         for sample in &mut reader {
             analyst.push(&sample?);
+        }
+        let learned = completed(facts.clone(), &reader.facts());
+        if learned != facts {
+            analyst.learn(learned);
         }
         let mut assessment = analyst.assessment();
         assessment.evidence.extend_from_slice(reader.notes());
         Ok(Self { name: header.name, analyst, assessment })
+    }
+}
+
+/// What is known, and where it is not, what `more` says.
+fn completed(known: RunFacts, more: &RunFacts) -> RunFacts {
+    RunFacts {
+        dataset_size: known.dataset_size.or(more.dataset_size),
+        samples_per_step: known.samples_per_step.or(more.samples_per_step),
+        steps_per_epoch: known.steps_per_epoch.or(more.steps_per_epoch),
+        limit: known.limit.or(more.limit),
     }
 }
 

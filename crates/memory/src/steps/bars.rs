@@ -1,11 +1,13 @@
 //! Progress bars: `Epoch 2:  12%|█▏  | 10/83 [00:12<01:30, 1.2s/it]` becomes step 93 of epoch 1.12.
 //!
-//! Takes bars as they are redrawn, of training and of anything else (downloads, shards, evaluation), in the forms that tqdm,
-//! rich, Keras and Ultralytics draw, and counts in brackets (`Epoch: [0][10/83]`), which are bars without a picture. Gives the
-//! progress of the one that is training. A bar that starts over with the same length is the next epoch.
+//! Takes bars as they are redrawn, of training and of anything else (downloads, shards, evaluation), in the
+//! forms that tqdm, rich, Keras and Ultralytics draw, and counts in brackets (`Epoch: [0][10/83]`), which are
+//! bars without a picture. Gives the progress of the one that is training. A bar that starts over with the
+//! same length is the next epoch.
 
 use super::Progress;
 use regex::{Captures, Regex};
+use std::sync::LazyLock;
 
 /// Words that only a training loop writes before its bar; a bar without any words is the HF Trainer's.
 const TRAINING_WORDS: [&str; 5] = ["train", "epoch", "step", "iter", "loss"];
@@ -20,7 +22,8 @@ const ROWS: &str = "examples";
 /// A bar that comes back to its start has ended an epoch if it was this far; before, it was started again.
 const NEARLY_DONE: f64 = 0.9;
 
-/// The forms of a bar. Each names its numbers `done` and `total`; `words` come before it, `clock` and `rest` after it.
+/// The forms of a bar. Each names its numbers `done` and `total`; `words` come before it, `clock` and `rest`
+/// after it.
 const FORMS: [&str; 4] = [
     // tqdm, in a terminal and in a notebook; torchtune and Ultralytics put `|` and numbers into the words.
     r"^(?<words>[^%]*?)\s*\d{1,3}%(?:\|[^|]*\|)?\s*(?<done>\d{1,18})/(?<total>\d{1,18})\s*\[(?<clock>[\d:]*)(?<rest>.*)",
@@ -46,29 +49,36 @@ struct Bar {
 /// Follows the bar that is training.
 #[derive(Debug)]
 pub(super) struct BarFollower {
-    forms: [Regex; FORMS.len()],
-    columns: Regex,
-    heading: Regex,
-    notebook: Regex,
+    patterns: &'static Patterns,
     /// A line `Epoch 1/10` stands above the bars that follow, as Keras writes it.
     below_heading: bool,
     followed: Option<Bar>,
     epochs_done: u64,
 }
 
+/// What bars look like, compiled once.
+#[derive(Debug)]
+struct Patterns {
+    forms: [Regex; FORMS.len()],
+    /// Words in columns: torchtune's epoch|step|Loss; Ultralytics' epoch/epochs and the GPU's memory.
+    columns: Regex,
+    heading: Regex,
+    notebook: Regex,
+}
+
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
+    let compile = |pattern: &str| Regex::new(pattern).expect("a constant pattern");
+    Patterns {
+        forms: FORMS.map(compile),
+        columns: compile(r"^\s*(?:\d+\|\d+\|Loss|\d+/\d+\s+[\d.]+[KMGT]?\s)"),
+        heading: compile(r"^\s*Epoch \d+/\d+\s*$"),
+        notebook: compile(r"\[\s*(\d{1,18})/\d{1,18} [\d:]+(?: < [^\]]*)?, Epoch (\d+(?:\.\d+)?)/\d+\]"),
+    }
+});
+
 impl BarFollower {
     pub fn new() -> Self {
-        let compile = |pattern: &str| Regex::new(pattern).expect("a constant pattern");
-        Self {
-            forms: FORMS.map(compile),
-            // torchtune: epoch|step|Loss; Ultralytics: epoch/epochs and the GPU's memory.
-            columns: compile(r"^\s*(?:\d+\|\d+\|Loss|\d+/\d+\s+[\d.]+[KMGT]?\s)"),
-            heading: compile(r"^\s*Epoch \d+/\d+\s*$"),
-            notebook: compile(r"\[\s*(\d{1,18})/\d{1,18} [\d:]+(?: < [^\]]*)?, Epoch (\d+(?:\.\d+)?)/\d+\]"),
-            below_heading: false,
-            followed: None,
-            epochs_done: 0,
-        }
+        Self { patterns: &PATTERNS, below_heading: false, followed: None, epochs_done: 0 }
     }
 
     /// Whether a line shows any bar, of training or not.
@@ -77,16 +87,18 @@ impl BarFollower {
     }
 
     fn found<'a>(&self, line: &'a str) -> Option<Captures<'a>> {
-        self.forms.iter().find_map(|form| form.captures(line))
+        // Every form has `done/total`, most lines have not.
+        line.contains('/').then_some(())?;
+        self.patterns.forms.iter().find_map(|form| form.captures(line))
     }
 
     /// The progress that a line shows, if it is a bar and the one that trains.
     pub fn line(&mut self, line: &str) -> Option<Progress> {
-        if let Some(found) = self.notebook.captures(line) {
+        if let Some(found) = self.patterns.notebook.captures(line) {
             let (step, epoch) = (found[1].parse().ok(), found[2].parse().ok());
             return Some(Progress { step, epoch, ..Progress::default() });
         }
-        if self.heading.is_match(line) {
+        if self.patterns.heading.is_match(line) {
             self.below_heading = true;
             return None;
         }
@@ -111,7 +123,7 @@ impl BarFollower {
         let text = |name| found.name(name).map_or("", |group| group.as_str());
         let words = text("words").to_lowercase();
         let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
-        let in_columns = self.columns.is_match(text("words"));
+        let in_columns = self.patterns.columns.is_match(text("words"));
         let named = words.trim().is_empty() || in_columns || (has(&TRAINING_WORDS) && !has(&OTHER_WORDS));
         let trains = named && !text("rest").contains(ROWS);
         let total: u64 = found["total"].parse().ok().filter(|total| *total > 0)?;
@@ -123,7 +135,8 @@ impl BarFollower {
 
     fn progress(&self, bar: Bar) -> Progress {
         let step = self.epochs_done.saturating_mul(bar.total).saturating_add(bar.done);
-        // A bar of unknown meaning may span several epochs: only one that came back, or says so, tells the epoch.
+        // A bar of unknown meaning may span several epochs: only one that came back, or says so, tells the
+        // epoch.
         let tells_epoch = bar.of_epoch || self.epochs_done > 0;
         Progress {
             // Before the first step is done a bar shows 0, which is start-up.
@@ -135,8 +148,8 @@ impl BarFollower {
     }
 }
 
-/// A bar that is through gives way to a longer one, and to one that has already taken longer than all of it: the
-/// training is what takes time. A shorter and faster one is an evaluation; one in progress stays.
+/// A bar that is through gives way to a longer one, and to one that has already taken longer than all of it:
+/// the training is what takes time. A shorter and faster one is an evaluation; one in progress stays.
 fn gives_way(followed: Bar, to: Bar) -> bool {
     let slower = matches!((followed.seconds, to.seconds), (Some(all), Some(so_far)) if so_far > all);
     followed.done == followed.total && (to.total > followed.total || slower)

@@ -1,8 +1,9 @@
 //! Where a run stands, as its lines tell it: one grammar for output as it passes and for logs on disk.
 //!
-//! Takes one line at a time and reports what it says of steps, epochs and the dataset: progress bars (see `bars`),
-//! dictionaries and JSON (HF Trainer, TRL, LLaMA-Factory, ms-swift), words (`Step 1,000`), and the lines with which a
-//! trainer begins (`Num examples = 663`). A line that says nothing of these reports nothing.
+//! Takes one line at a time and reports what it says of steps, epochs and the dataset: progress bars (see
+//! `bars`), dictionaries and JSON (HF Trainer, TRL, LLaMA-Factory, ms-swift), words (`Step 1,000`), and the
+//! lines with which a trainer begins (`Num examples = 663`). A line that says nothing of these reports
+//! nothing.
 
 use super::{LinePattern, Progress, Source, StepPatterns, bars::BarFollower};
 use regex::Regex;
@@ -119,7 +120,8 @@ fn count(text: &str) -> Option<u64> {
     text.replace([',', '_'], "").parse().ok()
 }
 
-/// `{'loss': 1.2, 'epoch': 0.12}` or `{"current_steps": 10}`, with or without quotes around the numbers, anywhere in a line.
+/// `{'loss': 1.2, 'epoch': 0.12}` or `{"current_steps": 10}`, with or without quotes around the numbers,
+/// anywhere in a line.
 fn dictionary(line: &str) -> Option<Progress> {
     /// Names of the step, the most certain last.
     const STEPS: [&str; 6] =

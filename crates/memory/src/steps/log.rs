@@ -1,8 +1,8 @@
 //! Steps from the log of a process that already runs.
 //!
-//! In comes a file that grows, named by the user or found behind the process's standard output and error; out come
-//! reports on the [`StepBoard`], each time it is asked to catch up. The file is only read, a bounded part of it at a
-//! time, and a log that is truncated or replaced by its writer is read from its beginning.
+//! In comes a file that grows, named by the user or found behind the process's standard output and error; out
+//! come reports on the [`StepBoard`], each time it is asked to catch up. The file is only read, a bounded
+//! part of it at a time, and a log that is truncated or replaced by its writer is read from its beginning.
 
 use super::{OutputParser, StepBoard, StepPatterns};
 use procfs::process::{FDTarget, Process};
@@ -17,7 +17,8 @@ use std::{
 const LOOK_BACK: u64 = 64 << 10;
 /// What is read at a time.
 const CHUNK: usize = 64 << 10;
-/// What is read in one go at most; a log that grows faster is caught up with later, or skipped (see `LOOK_BACK`).
+/// What is read in one go at most; a log that grows faster is caught up with later, or skipped (see
+/// `LOOK_BACK`).
 const MOST_AT_ONCE: u64 = 4 << 20;
 
 /// A log that cannot be followed.
@@ -52,8 +53,8 @@ struct Log {
 }
 
 impl LogFollower {
-    /// Follows `given`, or else whatever regular files the output of the first of `processes` goes to that has any:
-    /// the root of a tree is often a shell or a launcher.
+    /// Follows `given`, or else whatever regular files the output of the first of `processes` goes to that
+    /// has any: the root of a tree is often a shell or a launcher.
     pub fn open(
         processes: &[i32],
         given: Option<&Path>,
@@ -124,7 +125,8 @@ fn first_output(processes: &[i32]) -> Vec<PathBuf> {
     processes.iter().map(|pid| output_files(*pid)).find(|files| !files.is_empty()).unwrap_or_default()
 }
 
-/// Regular files behind standard output and error; none if we may not look, or if they are terminals or pipes.
+/// Regular files behind standard output and error; none if we may not look, or if they are terminals or
+/// pipes.
 fn output_files(pid: i32) -> Vec<PathBuf> {
     let file_behind = |descriptor| {
         let found = Process::new(pid).ok()?.fd_from_fd(descriptor).ok()?;

@@ -1,8 +1,9 @@
 //! Where a run stands: its step and epoch, as far as anybody tells.
 //!
-//! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a progress bar);
-//! out come the step and epoch of this moment and what was learned of the run. A better source silences the lesser
-//! ones as long as it speaks, and no report, however wrong, does more harm than a wrong number.
+//! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a
+//! progress bar); out come the step and epoch of this moment and what was learned of the run. A better source
+//! silences the lesser ones as long as it speaks, and no report, however wrong, does more harm than a wrong
+//! number.
 
 mod bars;
 mod lines;
@@ -13,6 +14,7 @@ mod socket;
 #[cfg(test)]
 mod tools;
 
+pub(crate) use lines::{LineReader, plain};
 pub use log::{LogError, LogFollower};
 pub use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
@@ -71,8 +73,8 @@ const SILENCE: u32 = 5;
 
 /// The step, and who has been telling it.
 ///
-/// A log line is only a guess: `Step 1: Loading model` is a step of something else, and must not silence a progress bar
-/// for good. What was asked for (a pattern, the socket) always stands.
+/// A log line is only a guess: `Step 1: Loading model` is a step of something else, and must not silence a
+/// progress bar for good. What was asked for (a pattern, the socket) always stands.
 #[derive(Debug, Default)]
 struct Steps {
     told: Option<Told<u64>>,

@@ -43,8 +43,8 @@ impl LinePattern {
 /// How the user says that steps and epochs are written; the known forms are read where nothing is said.
 #[derive(Debug, Clone, Default)]
 pub struct StepPatterns {
-    /// The step is the group named `step`, or the first one; a group named `epoch` gives the epoch. With it, no known
-    /// form is read.
+    /// The step is the group named `step`, or the first one; a group named `epoch` gives the epoch. With it,
+    /// no known form is read.
     pub step: Option<LinePattern>,
     /// The epoch is the group named `epoch`, or the first one.
     pub epoch: Option<LinePattern>,

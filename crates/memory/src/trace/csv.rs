@@ -1,21 +1,33 @@
 //! Tables with a header: columns are known by name, and units by the name's ending.
 //!
-//! `rss`, `rss_mb`, `RSS (MiB)` and `memory [GB]` are all understood; a size without a unit is bytes. Separators
-//! are comma, semicolon or tab. A column that is not known is ignored, a cell that is no number is an error.
+//! `rss`, `rss_mb`, `RSS (MiB)` and `memory [GB]` are all understood (see `key`). Separators are comma,
+//! semicolon or tab. A first pass (`survey`) settles what the header leaves open: the unit of sizes and
+//! times, and whether the rows are in order. A column that is not known is ignored, a row without memory is
+//! passed over, a cell that is no number makes the row unreadable.
 
 use super::{
+    TraceError,
+    figure::{self, Found, Wanted},
+    input::Input,
+    key,
+    lines::{date_time, since_1970},
+    options::{ReadOptions, assumed, only_unit},
     psrecord::excerpt,
     reader::{LineParser, Parsed},
+    survey::{Order, Survey},
 };
-use crate::{ByteSize, Sample};
+use crate::{
+    Sample,
+    units::{SizeUnit, time_unit},
+};
 
-/// What a column holds.
+/// What a column holds. Units are `None` as long as nobody says them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Column {
-    Seconds(f64),
+    Time(Option<f64>),
     Step,
     Epoch,
-    Size(SizeColumn, f64),
+    Size(SizeColumn, Option<f64>),
     Procs,
     Threads,
     Ignored,
@@ -40,25 +52,48 @@ pub(super) struct Csv {
     separator: char,
     names: Vec<String>,
     columns: Vec<Column>,
+    order: Order,
+    notes: Vec<String>,
 }
 
 impl Csv {
-    /// Reads the header, if the line is one: two or more names, and at least one of them memory we know.
-    pub(super) fn from_header(first: &[u8]) -> Option<Result<Self, String>> {
+    /// Reads the header, if the line is one: two or more names, and at least one of them memory.
+    pub(super) fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(first).ok()?;
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
-        if names.len() < 2 || names.iter().any(|name| name.parse::<f64>().is_ok()) {
+        if names.len() < 2
+            || names.iter().any(|name| name.parse::<f64>().is_ok() || name.starts_with(['{', '[']))
+        {
             return None;
         }
-        let columns: Vec<Column> = names.iter().map(|name| Column::named(name)).collect();
-        let known = columns.iter().any(|column| *column != Column::Ignored);
-        let has_size = |wanted: SizeColumn| {
-            columns.iter().any(|c| matches!(c, Column::Size(kind, _) if *kind == wanted))
-        };
-        if has_size(SizeColumn::Rss) || has_size(SizeColumn::Anon) || has_size(SizeColumn::Pss) {
-            Some(Ok(Self { separator, names, columns }))
-        } else if known && names.iter().all(|name| name.len() < 40 && !name.contains(": ")) {
+        if figure::find(text, Wanted::default()).iter().any(|found| matches!(found, Found::Bytes(..))) {
+            // A line of a log with a comma in it.
+            return None;
+        }
+        let mut columns: Vec<Column> = names.iter().map(|name| Column::named(name)).collect();
+        if let Some(wanted) = &options.column {
+            let at = names.iter().position(|name| name.eq_ignore_ascii_case(wanted));
+            match at {
+                Some(at) => take_only(&mut columns, at, &names),
+                None if is_header(&names, &columns) => {
+                    let found = names.join(", ");
+                    return Some(Err(format!(
+                        "there is no column '{wanted}'; the columns are {}",
+                        excerpt(&found)
+                    )));
+                }
+                None => return None,
+            }
+        } else {
+            take_best(&mut columns, &names);
+        }
+        let memory = columns.iter().any(|column| {
+            matches!(column, Column::Size(SizeColumn::Rss | SizeColumn::Anon | SizeColumn::Pss, _))
+        });
+        if memory && is_header(&names, &columns) {
+            Some(Ok(Self { separator, names, columns, order: Order::Rising, notes: Vec::new() }))
+        } else if is_header(&names, &columns) {
             let found = excerpt(text);
             Some(Err(format!(
                 "expected a column with memory (rss, anon, pss, memory_mb ...), found '{found}'"
@@ -67,59 +102,183 @@ impl Csv {
             None
         }
     }
+
+    /// Looks through the rows and settles what the header leaves open.
+    pub(super) fn settle(
+        mut self,
+        input: &Input,
+        header: u64,
+        options: &ReadOptions,
+    ) -> Result<Self, TraceError> {
+        let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
+        let memory = self.memory_column();
+        let time = self.columns.iter().position(|column| matches!(column, Column::Time(_)));
+        let step = self.columns.iter().position(|column| *column == Column::Step);
+        let survey = Survey::of(input, header, |line| {
+            let fields = split(line, self.separator);
+            let cell =
+                |at: Option<usize>| fields.get(at?)?.parse::<f64>().ok().filter(|cell| cell.is_finite());
+            // The order is that of the time, or of the step where there is no time.
+            let dated = || time.and_then(|at| date_time(fields.get(at)?));
+            let place = if time.is_some() { cell(time).or_else(dated) } else { cell(step) };
+            (cell(Some(memory)), place)
+        })
+        .map_err(io_error)?;
+        self.settle_size(memory, &survey, options).map_err(|largest| TraceError::NoUnit {
+            path: input.path().to_owned(),
+            name: format!("column '{}'", self.names[memory]),
+            largest,
+        })?;
+        if let Some(time) = time {
+            self.settle_time(time, &survey, options);
+        }
+        self.order = survey.order(time.is_some());
+        Ok(self)
+    }
+
+    /// The column that the verdict will be about.
+    fn memory_column(&self) -> usize {
+        let of = |wanted| {
+            self.columns.iter().position(|column| matches!(column, Column::Size(kind, _) if *kind == wanted))
+        };
+        of(SizeColumn::Anon).or_else(|| of(SizeColumn::Rss)).or_else(|| of(SizeColumn::Pss)).unwrap_or(0)
+    }
+
+    /// Gives sizes their unit, or the largest number if no unit is certain.
+    fn settle_size(&mut self, memory: usize, survey: &Survey, options: &ReadOptions) -> Result<(), f64> {
+        let Column::Size(_, named) = self.columns[memory] else { return Ok(()) };
+        let given = options.unit.map(|unit| unit.0 as f64);
+        let unit = match (given.or(named), survey.largest) {
+            (Some(unit), _) => unit,
+            (None, None) => 1.0,
+            (None, Some(largest)) => {
+                let SizeUnit(bytes) = only_unit(largest).ok_or(largest)?;
+                let name = format!("Column '{}'", self.names[memory]);
+                self.notes.push(assumed(&name, SizeUnit(bytes), largest));
+                bytes as f64
+            }
+        };
+        if let Column::Size(_, named) = &mut self.columns[memory] {
+            *named = Some(unit);
+        }
+        for column in &mut self.columns {
+            if let Column::Size(_, unit_of_it @ None) = column {
+                *unit_of_it = Some(unit);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_time(&mut self, time: usize, survey: &Survey, options: &ReadOptions) {
+        let Column::Time(named) = &mut self.columns[time] else { return };
+        if let Some(given) = options.time_unit {
+            *named = Some(given.0);
+        } else if named.is_none() {
+            let milliseconds = survey.counts_milliseconds();
+            *named = Some(if milliseconds { 1e-3 } else { 1.0 });
+            if milliseconds {
+                let name = &self.names[time];
+                self.notes.push(format!(
+                    "Column '{name}' has no unit: it was taken for milliseconds (--time-unit says another)."
+                ));
+            }
+        }
+    }
+}
+
+/// Whether the names look like a header rather than a line of a log with commas in it.
+fn is_header(names: &[String], columns: &[Column]) -> bool {
+    let known = columns.iter().any(|column| *column != Column::Ignored);
+    known && names.iter().all(|name| name.len() < 80 && !name.contains(": ") && !name.contains('='))
+}
+
+/// Of several columns with resident memory the one whose name says most plainly that it is the process's
+/// stays; of several with the step, that of the optimizer.
+fn take_best(columns: &mut [Column], names: &[String]) {
+    let rank = |at: usize| key::subject(&key::words(&names[at]));
+    let resident = |column: &Column| matches!(column, Column::Size(SizeColumn::Rss, _));
+    let best = (0..columns.len()).filter(|at| resident(&columns[*at])).rev().max_by_key(|at| rank(*at));
+    let is_global = |at: &usize| names[*at].to_lowercase().contains("global_step");
+    let steps = || (0..columns.len()).filter(|at| columns[*at] == Column::Step);
+    let step = steps().find(is_global).or_else(|| steps().next());
+    for (at, column) in columns.iter_mut().enumerate() {
+        let is_chosen = Some(at) == best || Some(at) == step;
+        if (resident(column) || *column == Column::Step) && !is_chosen {
+            *column = Column::Ignored;
+        }
+    }
+}
+
+/// The user's column is the memory, and no other.
+fn take_only(columns: &mut [Column], wanted: usize, names: &[String]) {
+    for column in columns.iter_mut().filter(|column| matches!(column, Column::Size(..))) {
+        *column = Column::Ignored;
+    }
+    columns[wanted] = Column::Size(SizeColumn::Rss, key::unit(&key::words(&names[wanted])));
+    take_best(columns, names);
 }
 
 impl Column {
     fn named(name: &str) -> Self {
-        let (stem, unit) = stem_and_unit(name);
-        let size = |kind| Self::Size(kind, unit.unwrap_or(1.0));
+        let words = key::words(name);
+        let Some((last, stem)) = words.split_last() else { return Self::Ignored };
+        let all = words.join("_");
+        let timed = time_unit(last).map(|seconds| (stem.join("_"), seconds));
+        match timed {
+            Some((stem, seconds)) if is_time(&stem) || (stem.is_empty() && last.len() > 1) => {
+                return Self::Time(Some(seconds));
+            }
+            _ if is_time(&all) => return Self::Time(None),
+            _ => {}
+        }
+        let unit = key::unit(&words);
+        let stem = if unit.is_some() { stem.join("_") } else { all };
+        let size = |kind| Self::Size(kind, unit);
         match stem.as_str() {
-            "t" | "time" | "seconds" | "elapsed" | "elapsed_time" | "timestamp" | "runtime"
-            | "relative_time" | "datetime" | "date" | "wall_time" => Self::Seconds(1.0),
-            "minutes" | "elapsed_min" | "time_min" => Self::Seconds(60.0),
-            "hours" => Self::Seconds(3600.0),
-            "ms" | "time_ms" | "elapsed_ms" | "timestamp_ms" => Self::Seconds(1e-3),
-            "step" | "steps" | "global_step" | "iteration" | "iter" => Self::Step,
-            "epoch" => Self::Epoch,
-            "rss" | "ram" | "memory" | "mem" | "resident" | "process_ram" | "process_memory"
-            | "memory_usage" | "rss_total" | "real" | "used" => size(SizeColumn::Rss),
+            "step"
+            | "steps"
+            | "global_step"
+            | "iteration"
+            | "iter"
+            | "current_steps"
+            | "train_global_step"
+            | "trainer_global_step" => Self::Step,
+            "epoch" | "train_epoch" => Self::Epoch,
             "anon" | "anonymous" | "rss_anon" | "rssanon" => size(SizeColumn::Anon),
             "file" | "rss_file" | "rssfile" => size(SizeColumn::File),
             "shmem" | "shared" | "shm" | "rss_shmem" | "rssshmem" => size(SizeColumn::Shmem),
-            "swap" | "vmswap" => size(SizeColumn::Swap),
+            "swap" | "vmswap" | "vm_swap" => size(SizeColumn::Swap),
             "pss" => size(SizeColumn::Pss),
             "uss" => size(SizeColumn::Uss),
             "main_rss" => size(SizeColumn::MainRss),
-            "gpu" | "gpu_memory" => size(SizeColumn::Gpu),
+            "gpu" | "gpu_memory" | "gpu_mem" => size(SizeColumn::Gpu),
             "available" => size(SizeColumn::Available),
             "procs" | "processes" => Self::Procs,
             "threads" => Self::Threads,
+            "real" | "used" => size(SizeColumn::Rss),
+            _ if key::subject(&words).is_some() => size(SizeColumn::Rss),
             _ => Self::Ignored,
         }
     }
 }
 
-/// `RSS (MiB)` is `rss` in units of 2^20, `time_s` is `time`.
-fn stem_and_unit(name: &str) -> (String, Option<f64>) {
-    let words: Vec<String> = name
-        .split(|c: char| !c.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .map(str::to_ascii_lowercase)
-        .collect();
-    let Some((last, stem)) = words.split_last().filter(|(_, stem)| !stem.is_empty()) else {
-        return (words.concat(), None);
-    };
-    match last.as_str() {
-        "s" | "sec" | "secs" | "seconds" => (stem.join("_"), None),
-        "bytes" => (stem.join("_"), Some(1.0)),
-        unit if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
-            match format!("1{unit}").parse::<ByteSize>() {
-                Ok(ByteSize(bytes)) => (stem.join("_"), Some(bytes as f64)),
-                Err(_) => (words.join("_"), None),
-            }
-        }
-        _ => (words.join("_"), None),
-    }
+fn is_time(stem: &str) -> bool {
+    let names = [
+        "t",
+        "time",
+        "elapsed",
+        "elapsed_time",
+        "timestamp",
+        "runtime",
+        "relative_time",
+        "relative_time_process",
+        "relative_time_wall",
+        "datetime",
+        "date",
+        "wall_time",
+        "walltime",
+    ];
+    names.contains(&stem)
 }
 
 /// Fields of a row; quotes protect separators.
@@ -144,30 +303,49 @@ impl LineParser for Csv {
             let (wanted, found) = (self.columns.len(), fields.len());
             return Err(format!("expected {wanted} fields as in the header, found {found}"));
         }
+        if is_missing(&fields[self.memory_column()]) {
+            return Ok(None);
+        }
         let mut sample = Sample::default();
         for ((field, column), name) in fields.iter().zip(&self.columns).zip(&self.names) {
-            fill_in(&mut sample, *column, field).ok_or_else(|| {
-                format!("column '{name}': expected a number that is not negative, found '{}'", excerpt(field))
-            })?;
+            if *column != Column::Ignored && !is_missing(field) {
+                fill_in(&mut sample, *column, field).ok_or_else(|| {
+                    format!(
+                        "column '{name}': expected a number that is not negative, found '{}'",
+                        excerpt(field)
+                    )
+                })?;
+            }
         }
         Ok(Some(complete(sample)))
     }
+
+    fn is_torn(&self, line: &[u8]) -> bool {
+        split(&String::from_utf8_lossy(line), self.separator).len() < self.columns.len()
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn order(&self) -> Order {
+        self.order
+    }
+}
+
+fn is_missing(field: &str) -> bool {
+    ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
 /// Puts one cell where it belongs; `None` when it cannot be read.
 fn fill_in(sample: &mut Sample, column: Column, field: &str) -> Option<()> {
-    let missing = ["", "nan", "null", "none", "na", "-"].contains(&field.to_ascii_lowercase().as_str());
     let number = || field.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
     match column {
         Column::Ignored => {}
-        Column::Step if missing => sample.step = None,
-        Column::Epoch if missing => sample.epoch = None,
-        Column::Size(SizeColumn::Rss | SizeColumn::Anon, _) | Column::Seconds(_) if missing => return None,
-        _ if missing => {}
-        Column::Seconds(scale) => {
+        Column::Time(unit) => {
             sample.t = match field.parse::<f64>() {
-                Ok(number) if number.is_finite() => number * scale,
-                _ => super::lines::date_time(field)?,
+                Ok(number) if number.is_finite() => since_1970(number * unit.unwrap_or(1.0)),
+                _ => date_time(field)?,
             }
         }
         Column::Step => sample.step = Some(number()? as u64),
@@ -175,7 +353,7 @@ fn fill_in(sample: &mut Sample, column: Column, field: &str) -> Option<()> {
         Column::Procs => sample.procs = Some(number()? as u32),
         Column::Threads => sample.threads = Some(number()? as u32),
         Column::Size(kind, unit) => {
-            let bytes = (number()? * unit) as u64;
+            let bytes = (number()? * unit.unwrap_or(1.0)) as u64;
             match kind {
                 SizeColumn::Rss => sample.rss = bytes,
                 SizeColumn::Anon => sample.anon = bytes,
@@ -193,11 +371,16 @@ fn fill_in(sample: &mut Sample, column: Column, field: &str) -> Option<()> {
     Some(())
 }
 
-/// Gives a row without an `rss` column the resident memory that its other columns imply.
+/// Gives a row what its other columns imply: resident memory from its parts, and the anonymous part from the
+/// rest. A verdict is about anonymous memory and swap together; a table with `rss` and `swap` alone must not
+/// be judged by its swap.
 fn complete(mut sample: Sample) -> Sample {
     if sample.rss == 0 {
-        let split = sample.anon + sample.file + sample.shmem;
+        let split = sample.anon.saturating_add(sample.file).saturating_add(sample.shmem);
         sample.rss = if split > 0 { split } else { sample.pss.unwrap_or(0) };
+    }
+    if sample.anon == 0 && sample.is_split() {
+        sample.anon = sample.rss.saturating_sub(sample.file).saturating_sub(sample.shmem);
     }
     sample
 }

@@ -14,7 +14,8 @@ impl Jsonl {
     pub(super) fn header(first: &[u8]) -> Option<Result<TraceHeader, String>> {
         let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(first).ok()?;
         if !object.contains_key("trace") {
-            // A log of JSON objects is somebody else's; samples without a header are a trace that lost its head.
+            // A log of JSON objects is somebody else's; samples without a header are a trace that lost its
+            // head.
             let headless = object.contains_key("rss") && object.contains_key("t");
             return headless
                 .then(|| Err(format!(r#"expected the header {{"trace":"{TRACE_VERSION}",...}}"#)));

@@ -1,48 +1,111 @@
-//! Numbered lines of a file of any size.
+//! Numbered lines of a file of any size, and the times in them.
 //!
-//! A file comes in, lines go out one at a time in a buffer that is reused. No line may be longer than
-//! [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
+//! Lines end with `\n`, `\r\n` or, as progress bars write them, `\r`; each goes out in a buffer that is
+//! reused. No line may be longer than [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
 
-use std::io::{self, BufRead, Read};
+use memchr::memchr2;
+use regex::Regex;
+use std::{
+    io::{self, BufRead},
+    sync::LazyLock,
+};
 
-/// Longest line that is read: training logs put a whole epoch of progress bar updates on one line.
+/// Longest line that is read.
 pub(super) const MAX_LINE: usize = 16 << 20;
 
 /// Reads lines and counts them.
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// Number of the line that was read last, from 1.
+    /// Number of the line that was read last, from 1, as an editor counts: what `\r` parts is one line.
     pub(super) number: u64,
+    /// How many lines were read, those that `\r` parts counted each.
+    pub(super) parts: u64,
     /// Whether the last line ended in a line break; false for a line that was cut off.
     pub(super) terminated: bool,
+    /// The last part ended with `\r`: the next belongs to the same line, unless it is the rest of `\r\n`.
+    within: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, buffer: Vec::new(), number: 0, terminated: true }
+        Self { input, buffer: Vec::new(), number: 0, parts: 0, terminated: true, within: false }
     }
 
     /// The next line without its line break, or `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        let is_first = self.parts == 0;
+        if self.within && self.input.fill_buf()?.first() == Some(&b'\n') {
+            self.input.consume(1);
+            self.within = false;
+        }
         self.buffer.clear();
-        let read = self.input.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut self.buffer)?;
-        if read == 0 {
+        let end = self.read_part()?;
+        if self.buffer.is_empty() && end.is_none() {
             return Ok(None);
         }
-        self.number += 1;
-        self.terminated = self.buffer.last() == Some(&b'\n');
-        if self.terminated {
-            self.buffer.pop();
-        } else if read > MAX_LINE {
-            let what =
-                format!("line {} is longer than {} MiB; is this a text file?", self.number, MAX_LINE >> 20);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        self.parts += 1;
+        if !self.within {
+            self.number += 1;
         }
-        let line = self.buffer.strip_suffix(b"\r").unwrap_or(&self.buffer);
-        let byte_order_mark: &[u8] = if self.number == 1 { "\u{feff}".as_bytes() } else { b"" };
-        Ok(Some(line.strip_prefix(byte_order_mark).unwrap_or(line)))
+        self.terminated = end.is_some();
+        self.within = end == Some(b'\r');
+        let byte_order_mark: &[u8] = if is_first { "\u{feff}".as_bytes() } else { b"" };
+        Ok(Some(self.buffer.strip_prefix(byte_order_mark).unwrap_or(&self.buffer)))
     }
+
+    /// Reads up to a line break and says which, or to the end of the input.
+    fn read_part(&mut self) -> io::Result<Option<u8>> {
+        loop {
+            let ready = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                ready => ready?,
+            };
+            if ready.is_empty() {
+                return Ok(None);
+            }
+            let end = memchr2(b'\n', b'\r', ready);
+            let taken = end.unwrap_or(ready.len());
+            self.buffer.extend_from_slice(&ready[..taken]);
+            let end = end.map(|at| ready[at]);
+            self.input.consume(taken + usize::from(end.is_some()));
+            if end.is_some() {
+                return Ok(end);
+            }
+            if self.buffer.len() > MAX_LINE {
+                let what = format!(
+                    "line {} is longer than {} MiB; is this a text file?",
+                    self.number + u64::from(!self.within),
+                    MAX_LINE >> 20
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+        }
+    }
+}
+
+/// Seconds of a time that counts from 1970 in seconds, milliseconds, microseconds or nanoseconds, told by its
+/// size; of any other number itself.
+pub(super) fn since_1970(number: f64) -> f64 {
+    match number.abs() {
+        1e17.. => number * 1e-9,
+        1e14.. => number * 1e-6,
+        1e11.. => number * 1e-3,
+        _ => number,
+    }
+}
+
+/// The time that a line of a log carries: a date near its start, or a number in a dictionary.
+pub(super) fn time_in_line(line: &str) -> Option<f64> {
+    static DATE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?").expect("a constant pattern")
+    });
+    static ENTRY: LazyLock<Regex> = LazyLock::new(|| {
+        let entry = r#"['"](?:_?timestamp|time|ts|t|_runtime|elapsed)['"]\s*:\s*(\d+(?:\.\d+)?)\s*[,}]"#;
+        Regex::new(entry).expect("a constant pattern")
+    });
+    let date = DATE.find(line).and_then(|found| date_time(found.as_str()));
+    date.or_else(|| Some(since_1970(ENTRY.captures(line)?[1].parse().ok()?)))
 }
 
 /// Seconds since 1970 of `2025-11-15 19:20:00.5`, `2025-11-15T19:20:00` or `2025-11-15 19:20:00,500`, with or
@@ -71,4 +134,37 @@ pub(super) fn date_time(text: &str) -> Option<f64> {
         .collect();
     let fraction = format!("0.{fraction}0").parse::<f64>().ok()?;
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) as f64 + fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_line_break_ends_a_line_and_numbers_are_those_of_an_editor() {
+        let text = "\u{feff}a\r\nb\rb\rb\n\nc\r\n\rd";
+        let mut lines = Lines::new(io::BufReader::with_capacity(1, text.as_bytes()));
+        let mut seen = Vec::new();
+        while let Some(line) = lines.next().expect("a line") {
+            let line = String::from_utf8(line.to_vec()).expect("text");
+            seen.push((lines.number, line));
+        }
+        let expected = [(1, "a"), (2, "b"), (2, "b"), (2, "b"), (3, ""), (4, "c"), (5, ""), (5, "d")];
+        assert_eq!(seen, expected.map(|(number, line)| (number, line.to_owned())));
+        assert!(!lines.terminated);
+    }
+
+    #[test]
+    fn times_are_found_in_lines_of_logs() {
+        let lines = [
+            "[INFO|2025-06-01 10:00:00] x",
+            "2025-06-01T10:00:00 x",
+            r#"{"timestamp": 1748772000, "rss": 1}"#,
+            r#"{"time": 1748772000000}"#,
+        ];
+        for line in lines {
+            assert_eq!(time_in_line(line), Some(1_748_772_000.0), "{line}");
+        }
+        assert_eq!(time_in_line("Step 10: RAM: 5552 MB"), None);
+    }
 }

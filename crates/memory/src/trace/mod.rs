@@ -1,18 +1,26 @@
 //! Traces on disk: samples in, one line each; lines in, samples out.
 //!
-//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, bytes throughout.
-//! [`TraceReader`] also understands the logs of other tools and ordinary training logs. Both sides are streams:
-//! no trace is ever held in memory as a whole, and what cannot be read is an error with its line number.
+//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, bytes
+//! throughout. [`TraceReader`] also understands the logs of other tools and ordinary training logs, packed or
+//! not. Both sides are streams: no trace is held in memory as a whole (only tables that must be sorted are),
+//! and what cannot be read is named with its line.
 
 mod csv;
+mod figure;
+mod input;
 mod jsonl;
+mod key;
 mod lines;
 mod mprof;
+mod options;
 mod psrecord;
 mod reader;
+mod survey;
 mod text_log;
 mod writer;
 
+pub use input::STANDARD_INPUT;
+pub use options::ReadOptions;
 pub use reader::{TraceFormat, TraceReader};
 pub use writer::TraceWriter;
 
@@ -78,6 +86,34 @@ pub enum TraceError {
         line: u64,
         /// What was found and what was expected.
         what: String,
+    },
+    /// A table has no column with memory that is known.
+    #[error("{}:{line}: {what}", path.display())]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The line of the header, counted from 1.
+        line: u64,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// Memory stands without a unit, and more than one would fit.
+    #[error("{}: {name} has no unit, and its numbers (up to {largest}) could be of several", path.display())]
+    NoUnit {
+        /// The file.
+        path: PathBuf,
+        /// What has no unit.
+        name: String,
+        /// The largest number.
+        largest: f64,
+    },
+    /// A table's rows are in no order, and too many.
+    #[error("{}: the rows are in no order, and more than {most}: sort the file by its time first", path.display())]
+    TooManyToSort {
+        /// The file.
+        path: PathBuf,
+        /// How many can be sorted.
+        most: usize,
     },
     /// There is nothing in the file.
     #[error("{}: the file is empty; expected a trace, a CSV, a psrecord or mprof log, or a training log", path.display())]

@@ -1,6 +1,7 @@
 //! Files of `mprof run`: `MEM <size> <unix time>`, with `CHLD <index> <size> <unix time>` for children.
 //!
-//! memory_profiler divides by 2^20. Children follow their parent's line with the same time and are added to it.
+//! memory_profiler divides by 2^20. Children follow their parent's line with the same time and are added to
+//! it.
 
 use super::{
     psrecord::excerpt,

@@ -1,19 +1,28 @@
 //! Reading a trace, whatever wrote it.
 //!
-//! The first line that is not blank decides the format; from then on every line goes to that format's parser,
-//! which yields samples or says what it expected instead. Clocks are rebased to the first sample, nothing else
-//! is changed: restarts and jumps of the clock are for the reader of the samples to judge.
+//! The first line that is neither blank nor a comment decides the format; from then on every line goes to
+//! that format's parser, which yields samples or says what it expected instead. Lines that cannot be read are
+//! left out and counted; a file with many of them is refused by the first. Clocks are rebased to the first
+//! sample and shuffled tables are sorted, nothing else is changed: restarts and jumps of the clock are for
+//! the reader of the samples to judge.
 
-use super::text_log::TextLog;
 use super::{
-    TraceError, TraceHeader, csv::Csv, jsonl::Jsonl, lines::Lines, mprof::Mprof, psrecord::Psrecord,
+    TraceError, TraceHeader, csv::Csv, input::Input, jsonl::Jsonl, lines::Lines, mprof::Mprof,
+    options::ReadOptions, psrecord::Psrecord, survey::Order, text_log::TextLog,
 };
-use crate::{RunFacts, Sample};
+use crate::{ByteSize, RunFacts, Sample};
 use std::{
-    fs::File,
-    io::BufReader,
-    path::{Path, PathBuf},
+    io::{self, BufRead},
+    path::Path,
 };
+
+/// A file is refused if more than one line in this many cannot be read.
+const READABLE: u64 = 10;
+/// The most rows that are put in order: what must be held for that is 100 MB.
+const MOST_SORTED: usize = 500_000;
+/// No machine has more memory, no run lasts longer: a petabyte, and the seconds of thirty thousand years.
+const MOST_BYTES: u64 = 1 << 50;
+const LAST_SECOND: f64 = 1e12;
 
 /// Who wrote the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +47,7 @@ impl TraceFormat {
             Self::Csv => "rows below the header",
             Self::Psrecord => "lines of elapsed seconds, CPU %, real MB, virtual MB",
             Self::Mprof => "lines such as 'MEM 162.4 1718000000.5'",
-            Self::TextLog => "lines such as 'Step 10 ... RAM: 5552 MB'",
+            Self::TextLog => "lines such as 'Step 10 ... RAM: 5552 MB' or {\"step\": 10, \"rss_mb\": 5552}",
         }
     }
 }
@@ -56,6 +65,21 @@ pub(super) trait LineParser {
         None
     }
 
+    /// What should be said of the file besides its samples.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    /// What the file says of the run besides its header.
+    fn facts(&self) -> RunFacts {
+        RunFacts::default()
+    }
+
+    /// The order of the samples.
+    fn order(&self) -> Order {
+        Order::Rising
+    }
+
     /// Whether `line`, the last of the file and without a line break, is the beginning of a longer one.
     fn is_torn(&self, _line: &[u8]) -> bool {
         false
@@ -64,54 +88,66 @@ pub(super) trait LineParser {
 
 /// Samples of a trace file, one after the other.
 pub struct TraceReader {
-    path: PathBuf,
+    input: Input,
     header: TraceHeader,
     format: TraceFormat,
-    lines: Lines<BufReader<File>>,
+    lines: Lines<Box<dyn BufRead + Send>>,
     parser: Box<dyn LineParser + Send>,
-    /// A sample that sniffing the format already produced.
-    ready: Option<Sample>,
+    /// All samples in their order, where the file has them shuffled.
+    sorted: Option<std::vec::IntoIter<Sample>>,
     start: Option<f64>,
     samples: u64,
+    unreadable: Unreadable,
     done: bool,
     notes: Vec<String>,
 }
 
+/// Lines that were left out.
+#[derive(Default)]
+struct Unreadable {
+    count: u64,
+    /// Number of the first, and what was expected of it.
+    first: Option<(u64, String)>,
+}
+
 impl TraceReader {
-    /// Opens a trace and finds out its format; the samples are then read by iterating.
+    /// Opens a trace, or standard input for `-`, and finds out its format; the samples are then read by
+    /// iterating.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
-        let path = path.as_ref().to_owned();
-        let io_error = |source| TraceError::Io { path: path.clone(), source };
-        let file = File::open(&path).map_err(io_error)?;
-        let mut lines = Lines::new(BufReader::with_capacity(1 << 16, file));
-        let first = loop {
-            match lines.next().map_err(io_error)? {
-                None => return Err(TraceError::Empty { path }),
-                Some(line) if line.trim_ascii().is_empty() => {}
-                Some(line) => break line.to_vec(),
-            }
-        };
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let malformed = |what| TraceError::Malformed { path: path.clone(), line: lines.number, what };
-        let opening = Opening::sniff(&first, name).map_err(malformed)?;
-        let Opening { format, header, parser, ready } = opening;
+        Self::open_with(path, &ReadOptions::default())
+    }
+
+    /// The same, with what the user says of the file.
+    pub fn open_with(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
+        let input = Input::open(path.as_ref())?;
+        let Opening { format, header, parser, header_parts } = Opening::of(&input, options)?;
+        let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
+        let mut lines = Lines::new(input.text().map_err(io_error)?);
+        while lines.parts < header_parts && lines.next().map_err(io_error)?.is_some() {}
         Ok(Self {
             header,
             format,
             lines,
             parser,
-            ready,
+            sorted: None,
             start: None,
             samples: 0,
+            unreadable: Unreadable::default(),
             done: false,
             notes: Vec::new(),
-            path,
+            input,
         })
     }
 
     /// The header; for formats that have none, one with the file's name and no facts.
     pub fn header(&self) -> &TraceHeader {
         &self.header
+    }
+
+    /// What the lines of a log say of the run (the size of its dataset, of a step), complete once all were
+    /// read.
+    pub fn facts(&self) -> RunFacts {
+        self.parser.facts()
     }
 
     /// Who wrote the file.
@@ -124,19 +160,57 @@ impl TraceReader {
         &self.notes
     }
 
-    fn read_next(&mut self) -> Result<Option<Sample>, TraceError> {
-        if let Some(sample) = self.ready.take() {
-            return Ok(Some(sample));
+    fn next_in_order(&mut self) -> Result<Option<Sample>, TraceError> {
+        let order = self.parser.order();
+        if order == Order::Rising {
+            return self.read_next();
         }
+        if self.sorted.is_none() {
+            self.sorted = Some(self.sort(order)?.into_iter());
+        }
+        Ok(self.sorted.as_mut().and_then(Iterator::next))
+    }
+
+    fn sort(&mut self, order: Order) -> Result<Vec<Sample>, TraceError> {
+        let mut samples = Vec::new();
+        while let Some(sample) = self.read_next()? {
+            if samples.len() == MOST_SORTED {
+                return Err(TraceError::TooManyToSort {
+                    path: self.input.path().to_owned(),
+                    most: MOST_SORTED,
+                });
+            }
+            samples.push(sample);
+        }
+        let by = if order == Order::ShuffledTimes {
+            samples.sort_by(|a: &Sample, b| a.t.total_cmp(&b.t));
+            "time"
+        } else {
+            samples.sort_by_key(|sample| sample.step);
+            "step"
+        };
+        self.notes.push(format!("The rows were not in the order of their {by} and were sorted."));
+        Ok(samples)
+    }
+
+    fn read_next(&mut self) -> Result<Option<Sample>, TraceError> {
         loop {
-            let io_error = |source| TraceError::Io { path: self.path.clone(), source };
-            let Some(line) = self.lines.next().map_err(io_error)?.map(<[u8]>::to_vec) else {
-                return Ok(self.parser.finish());
+            let has_begun = self.lines.parts > 0;
+            let line = match self.lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(self.parser.finish()),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && has_begun => {
+                    self.notes
+                        .push("The compressed file is cut off; what stands before the cut was read.".into());
+                    return Ok(self.parser.finish());
+                }
+                Err(source) => return Err(TraceError::Io { path: self.input.path().to_owned(), source }),
             };
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match self.parser.line(&line) {
+            let line = line.to_vec();
+            match self.parser.line(&line).and_then(|sample| sample.map(plausible).transpose()) {
                 Ok(Some(sample)) => return Ok(Some(sample)),
                 Ok(None) => {}
                 Err(_) if !self.lines.terminated && self.parser.is_torn(&line) => {
@@ -145,14 +219,40 @@ impl TraceReader {
                         .push(format!("Line {number}, the last, is cut off in its middle and was left out."));
                 }
                 Err(what) => {
-                    return Err(TraceError::Malformed {
-                        path: self.path.clone(),
-                        line: self.lines.number,
-                        what,
-                    });
+                    self.unreadable.count += 1;
+                    self.unreadable.first.get_or_insert((self.lines.number, what));
                 }
             }
         }
+    }
+
+    /// What remains to be said at the end of the file: that it had nothing, or too little, or what was left
+    /// out.
+    fn conclude(&mut self) -> Option<TraceError> {
+        self.notes.extend_from_slice(self.parser.notes());
+        let path = || self.input.path().to_owned();
+        let Unreadable { count, first } = std::mem::take(&mut self.unreadable);
+        let Some((line, what)) = first else {
+            let expected = self.format.expected();
+            return (self.samples == 0).then(|| TraceError::NoFigures {
+                path: path(),
+                lines: self.lines.number,
+                expected,
+            });
+        };
+        let all = self.samples + count;
+        if count * READABLE > all {
+            let others =
+                if count > 1 { format!(" ({count} of {all} lines cannot be read)") } else { String::new() };
+            return Some(TraceError::Malformed { path: path(), line, what: format!("{what}{others}") });
+        }
+        self.notes.push(match count {
+            1 => format!("1 of {all} lines cannot be read and was left out: line {line}, {what}."),
+            _ => format!(
+                "{count} of {all} lines cannot be read and were left out; the first is line {line}: {what}."
+            ),
+        });
+        None
     }
 
     /// Counts time from the first sample where the file counts it from 1970.
@@ -165,6 +265,21 @@ impl TraceReader {
     }
 }
 
+/// Refuses what no machine has.
+fn plausible(sample: Sample) -> Result<Sample, String> {
+    let sizes = [sample.rss, sample.anon, sample.file, sample.shmem, sample.swap];
+    if let Some(size) = sizes.into_iter().find(|size| *size > MOST_BYTES) {
+        return Err(format!("{} is more memory than any machine has", ByteSize(size)));
+    }
+    if !sample.t.is_finite()
+        || sample.t.abs() > LAST_SECOND
+        || sample.epoch.is_some_and(|epoch| !epoch.is_finite())
+    {
+        return Err("the time or the epoch is no possible number".into());
+    }
+    Ok(sample)
+}
+
 impl Iterator for TraceReader {
     type Item = Result<Sample, TraceError>;
 
@@ -172,18 +287,14 @@ impl Iterator for TraceReader {
         if self.done {
             return None;
         }
-        match self.read_next() {
+        match self.next_in_order() {
             Ok(Some(sample)) => {
                 self.samples += 1;
                 Some(Ok(self.rebase(sample)))
             }
             Ok(None) => {
                 self.done = true;
-                (self.samples == 0).then(|| {
-                    let (path, lines, expected) =
-                        (self.path.clone(), self.lines.number, self.format.expected());
-                    Err(TraceError::NoFigures { path, lines, expected })
-                })
+                self.conclude().map(Err)
             }
             Err(error) => {
                 self.done = true;
@@ -193,35 +304,64 @@ impl Iterator for TraceReader {
     }
 }
 
-/// What the first line tells.
+/// What the beginning of a file tells.
 struct Opening {
     format: TraceFormat,
     header: TraceHeader,
     parser: Box<dyn LineParser + Send>,
-    ready: Option<Sample>,
+    /// How many lines are read already: those up to the header.
+    header_parts: u64,
 }
 
 impl Opening {
-    fn sniff(first: &[u8], name: String) -> Result<Self, String> {
-        let plain = TraceHeader::new(name, RunFacts::default());
+    fn of(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
+        let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
+        let mut lines = Lines::new(input.text().map_err(io_error)?);
+        let first = loop {
+            match lines.next().map_err(io_error)? {
+                None => return Err(TraceError::Empty { path: input.path().to_owned() }),
+                Some(line) if line.trim_ascii().is_empty() => {}
+                Some(line) if line.starts_with(b"#") && !Psrecord::recognises(line) => {}
+                Some(line) => break line.to_vec(),
+            }
+        };
+        Self::sniff(&first, &lines, input, options)
+    }
+
+    fn sniff(
+        first: &[u8],
+        lines: &Lines<impl BufRead>,
+        input: &Input,
+        options: &ReadOptions,
+    ) -> Result<Self, TraceError> {
+        let path = || input.path().to_owned();
+        let (line, header_parts) = (lines.number, lines.parts);
+        let malformed = |what| TraceError::Malformed { path: path(), line, what };
+        let header = TraceHeader::new(name(input.path()), RunFacts::default());
         if let Some(header) = Jsonl::header(first) {
-            return Ok(Self {
-                format: TraceFormat::Jsonl,
-                header: header?,
-                parser: Box::new(Jsonl),
-                ready: None,
-            });
+            let header = header.map_err(malformed)?;
+            return Ok(Self { format: TraceFormat::Jsonl, header, parser: Box::new(Jsonl), header_parts });
         }
-        let (format, mut parser): (_, Box<dyn LineParser + Send>) = if Psrecord::recognises(first) {
+        if let Some(csv) = Csv::from_header(first, options).filter(|_| options.memory.is_none()) {
+            let csv = csv.map_err(|what| TraceError::NoColumn { path: path(), line, what })?;
+            let parser = Box::new(csv.settle(input, header_parts, options)?);
+            return Ok(Self { format: TraceFormat::Csv, header, parser, header_parts });
+        }
+        let (format, parser): (_, Box<dyn LineParser + Send>) = if Psrecord::recognises(first) {
             (TraceFormat::Psrecord, Box::new(Psrecord))
         } else if Mprof::recognises(first) {
             (TraceFormat::Mprof, Box::new(Mprof::default()))
-        } else if let Some(csv) = Csv::from_header(first) {
-            return Ok(Self { format: TraceFormat::Csv, header: plain, parser: Box::new(csv?), ready: None });
         } else {
-            (TraceFormat::TextLog, Box::new(TextLog::new()))
+            (TraceFormat::TextLog, Box::new(TextLog::new(input, options)?))
         };
-        let ready = parser.line(first)?;
-        Ok(Self { format, header: plain, parser, ready })
+        Ok(Self { format, header, parser, header_parts: 0 })
     }
+}
+
+/// A run is called as its file, without what says how it is packed: `run.log.gz` is `run`.
+fn name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default();
+    let packed = path.extension().is_some_and(|end| end == "gz" || end == "zst");
+    let stem = if packed { Path::new(stem).file_stem().unwrap_or(stem) } else { stem };
+    stem.to_string_lossy().into_owned()
 }

@@ -1,70 +1,253 @@
-//! Training logs: lines that name a step and an amount of memory, such as `Step 10: ..., Process RAM: 5552 MB`.
+//! Training logs: lines that name a step and an amount of memory, such as `Step 10: ..., Process RAM: 5552
+//! MB`.
 //!
-//! Lines without a memory figure are passed over, for a log has many of them; a figure that cannot be read is an
-//! error. MB is 10^6 bytes and MiB 2^20, as written. A time at the start of a line is used where there is one.
+//! Lines without a memory figure are passed over, for a log has many of them. A log may tell several amounts
+//! (the process's, the machine's): a first pass counts them, and only one kind is read, so that the curve is
+//! of one thing. MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
+//! running command's output.
 
 use super::{
-    lines::date_time,
+    TraceError,
+    figure::{self, Found, Wanted},
+    input::Input,
+    key::Subject,
+    lines::{Lines, time_in_line},
+    options::{ReadOptions, assumed, only_unit},
     psrecord::excerpt,
     reader::{LineParser, Parsed},
 };
-use crate::{ByteSize, Sample};
-use regex::Regex;
+use crate::{
+    RunFacts, Sample,
+    steps::{LineReader, StepBoard, plain},
+    units::{number, unit_bytes},
+};
+use std::{borrow::Cow, collections::BTreeMap};
+
+/// A longer line is a dumped array or an encoded image, not a line of progress.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// What figures have in common that may be put into one curve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    subject: Subject,
+    has_unit: bool,
+}
+
+impl Kind {
+    fn of(found: &Found) -> Option<(Self, f64)> {
+        match *found {
+            Found::Bytes(subject, bytes) => Some((Self { subject, has_unit: true }, bytes)),
+            Found::Bare(subject, number) => Some((Self { subject, has_unit: false }, number)),
+            Found::Bad(_) => None,
+        }
+    }
+}
 
 /// Parser of log lines.
 pub(super) struct TextLog {
-    memory: Regex,
-    step: Regex,
-    epoch: Regex,
-    last_step: Option<u64>,
+    options: ReadOptions,
+    /// The kind that is read; `None` where there is none.
+    kind: Option<Kind>,
+    /// Bytes in one of what has no unit.
+    bare_unit: Option<f64>,
+    steps: LineReader,
+    board: StepBoard,
+    /// The epoch that was told since the last sample; told again, an old one would look like one that stands
+    /// still.
+    epoch: Option<f64>,
+    /// Whether the log tells epochs as positions in the run, such as 0.12.
+    tells_position: bool,
+    /// Time of the last line that had one.
+    time: f64,
+    notes: Vec<String>,
+}
+
+/// What a log holds, kind by kind.
+#[derive(Default)]
+struct Survey {
+    /// How many lines have it, and the largest number.
+    kinds: BTreeMap<Kind, (u64, f64)>,
+}
+
+impl Survey {
+    fn of(input: &Input, options: &ReadOptions) -> std::io::Result<Self> {
+        let mut lines = Lines::new(input.text()?);
+        let mut survey = Self::default();
+        loop {
+            match lines.next() {
+                Ok(Some(line)) => survey.see(line, options),
+                Ok(None) => return Ok(survey),
+                // What stands before a cut can still be read; the reader meets the same end and says so.
+                Err(_) if !survey.kinds.is_empty() => return Ok(survey),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn see(&mut self, line: &[u8], options: &ReadOptions) {
+        /// More than any machine has, in whatever unit: the line is refused, and must not decide for others.
+        const ABSURD: f64 = 1e18;
+        let text = String::from_utf8_lossy(line);
+        let found = figures(&text, options);
+        let mut seen = Vec::new();
+        for (kind, number) in found.iter().filter_map(Kind::of).filter(|(_, number)| *number < ABSURD) {
+            let (count, largest) = self.kinds.entry(kind).or_default();
+            *largest = largest.max(number);
+            if !seen.contains(&kind) {
+                *count += 1;
+                seen.push(kind);
+            }
+        }
+    }
+
+    /// The kind that says most plainly that it is the process's, of those that are told about as often as
+    /// any. What has no unit needs one that is certain, and must not be somebody's unnamed memory, which
+    /// often is a GPU's.
+    fn choose(&self) -> Option<Kind> {
+        let usable = |(kind, (_, largest)): &(&Kind, &(u64, f64))| {
+            kind.has_unit || (kind.subject > Subject::Unsaid && only_unit(*largest).is_some())
+        };
+        let most = self.kinds.iter().filter(usable).map(|(_, (count, _))| *count).max()?;
+        self.kinds
+            .iter()
+            .filter(usable)
+            .filter(|(_, (count, _))| 2 * count >= most)
+            .map(|(kind, _)| *kind)
+            .max()
+    }
+}
+
+/// The memory that a line names, by the user's pattern or by the known forms.
+fn figures(line: &str, options: &ReadOptions) -> Vec<Found> {
+    if line.len() > LONGEST_LINE {
+        return Vec::new();
+    }
+    let line = plain(line);
+    let given = options.unit.map(|unit| unit.0 as f64);
+    let Some(pattern) = &options.memory else {
+        return figure::find(&line, Wanted { key: options.column.as_deref(), unit: given });
+    };
+    let Some(digits) = pattern.find(&line, "memory", 1) else { return Vec::new() };
+    let unit = pattern.find(&line, "unit", 2).map(|unit| unit_bytes(unit.trim()).map(|bytes| bytes as f64));
+    let found = match (number(digits.trim(), true), unit.unwrap_or(given), unit) {
+        (Some(number), Some(bytes), _) => Found::Bytes(Subject::Process, number * bytes),
+        (Some(number), None, None) => Found::Bare(Subject::Process, number),
+        _ => Found::Bad(format!(
+            "expected a number with its unit where the pattern matches, found '{}'",
+            excerpt(&line)
+        )),
+    };
+    vec![found]
 }
 
 impl TextLog {
-    pub(super) fn new() -> Self {
-        let compile = |pattern| Regex::new(pattern).expect("a constant pattern");
-        Self {
-            memory: compile(
-                r#"(?i)(?:^|[^a-z])(?:cpu )?(?:process )?(?:ram|rss|memory|mem)(?:[ _]?(?:usage|used|total))?["']?\s*(?:[:=]|is|at)?\s*([0-9][^\s,;"')\]}]*)\s?(?:([kmgt]i?b|b|bytes)\b)?"#,
-            ),
-            step: compile(r#"(?i)(?:^|[^a-z])(?:global[_ ])?(?:step|iter(?:ation)?)["']?\s*[:=#]?\s*(\d+)"#),
-            epoch: compile(r#"(?i)(?:^|[^a-z])epoch["']?\s*[:=#]?\s*(\d+(?:\.\d+)?)"#),
-            last_step: None,
-        }
-    }
-
-    fn segment(&mut self, text: &str) -> Parsed {
-        let number = |pattern: &Regex| pattern.captures(text).and_then(|found| found[1].parse::<f64>().ok());
-        if let Some(step) = number(&self.step) {
-            self.last_step = Some(step as u64);
-        }
-        let Some(found) = self.memory.captures_iter(text).find(|found| !is_gpu(text, found)) else {
-            return Ok(None);
+    /// Looks through the log and settles what is read from it.
+    pub(super) fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
+        let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
+        let survey = Survey::of(input, options).map_err(io_error)?;
+        let kind = survey.choose();
+        let mut log = Self {
+            options: options.clone(),
+            kind,
+            bare_unit: None,
+            steps: LineReader::new(options.steps.clone()),
+            board: StepBoard::default(),
+            epoch: None,
+            tells_position: false,
+            time: 0.0,
+            notes: Vec::new(),
         };
-        let Some(unit) = found.get(2) else { return Ok(None) };
-        let unit = if unit.as_str().eq_ignore_ascii_case("bytes") { "B" } else { unit.as_str() };
-        let ByteSize(rss) = format!("{}{unit}", found[1].replace('_', ""))
-            .parse()
-            .map_err(|_| format!("expected a size such as 'RAM: 5552 MB', found '{}'", excerpt(&found[0])))?;
-        let t = date_time(text).unwrap_or(0.0);
-        Ok(Some(Sample { t, step: self.last_step, epoch: number(&self.epoch), rss, ..Sample::default() }))
+        let bare = survey.kinds.iter().filter(|(kind, _)| !kind.has_unit).map(|(_, (_, largest))| *largest);
+        match kind {
+            None => {
+                if let Some(largest) = bare.reduce(f64::max) {
+                    return Err(TraceError::NoUnit {
+                        path: input.path().to_owned(),
+                        name: "the log's memory".into(),
+                        largest,
+                    });
+                }
+            }
+            Some(kind) => log.settle(kind, &survey),
+        }
+        Ok(log)
     }
-}
 
-/// Whether the figure is that of a GPU: the word stands before it in the same clause.
-fn is_gpu(text: &str, found: &regex::Captures<'_>) -> bool {
-    let before = text[..found.get(1).map_or(0, |size| size.start())].to_ascii_lowercase();
-    let clause = before.rsplit([',', ';', '|', '(', ')']).next().unwrap_or_default();
-    ["gpu", "cuda", "vram"].iter().any(|word| clause.contains(word))
+    fn settle(&mut self, kind: Kind, survey: &Survey) {
+        let (_, largest) = survey.kinds[&kind];
+        if let Some(unit) = only_unit(largest).filter(|_| !kind.has_unit) {
+            self.bare_unit = Some(unit.0 as f64);
+            self.notes.push(assumed("The log's memory", unit, largest));
+        }
+        if kind.subject == Subject::Machine {
+            self.notes.push("The log tells the memory of the whole machine, not of one process.".into());
+        }
+        let other: u64 = survey
+            .kinds
+            .iter()
+            .filter(|(other, _)| other.subject != kind.subject && other.has_unit)
+            .map(|(_, (count, _))| count)
+            .sum();
+        if other > 0 {
+            let figures = if other == 1 { "1 line".to_owned() } else { format!("{other} lines") };
+            let whose = match kind.subject {
+                Subject::Process => "the process's memory was read",
+                Subject::Ram => "main memory was read",
+                Subject::Unsaid | Subject::Machine => "the most frequent kind was read",
+            };
+            self.notes.push(format!(
+                "The log tells several kinds of memory: {whose}; {figures} of another kind left out."
+            ));
+        }
+    }
+
+    /// The amount that is read from a line.
+    fn amount(&self, line: &str) -> Result<Option<f64>, String> {
+        let found = figures(line, &self.options);
+        let wanted = found.iter().filter_map(Kind::of).find(|(kind, _)| Some(*kind) == self.kind);
+        match wanted {
+            Some((kind, number)) => {
+                Ok(Some(if kind.has_unit { number } else { number * self.bare_unit.unwrap_or(1.0) }))
+            }
+            None => found
+                .into_iter()
+                .find_map(|found| match found {
+                    Found::Bad(what) => Some(Err(what)),
+                    _ => None,
+                })
+                .unwrap_or(Ok(None)),
+        }
+    }
 }
 
 impl LineParser for TextLog {
     fn line(&mut self, line: &[u8]) -> Parsed {
-        let text = String::from_utf8_lossy(line);
-        // A progress bar rewrites its line: the last figure is the one that stood.
-        let mut last = None;
-        for segment in text.split('\r') {
-            last = self.segment(segment)?.or(last);
+        if line.len() > LONGEST_LINE {
+            return Ok(None);
         }
-        Ok(last)
+        let text: Cow<'_, str> = String::from_utf8_lossy(line);
+        let (board, mut epoch) = (&self.board, None);
+        let mut number = None;
+        self.steps.read(&text, |source, progress| {
+            epoch = progress.epoch.or(epoch);
+            number = progress.epoch_number.or(number);
+            board.report(source, progress);
+        });
+        // A whole number counts from 0 or from 1, nobody knows: it is not mixed with positions.
+        self.tells_position |= epoch.is_some();
+        self.epoch = epoch.or(number.filter(|_| !self.tells_position)).or(self.epoch);
+        self.time = time_in_line(&text).unwrap_or(self.time);
+        let Some(bytes) = self.amount(&text)? else { return Ok(None) };
+        let step = self.board.now(&RunFacts::default()).0;
+        let rss = bytes.round() as u64;
+        Ok(Some(Sample { t: self.time, step, epoch: self.epoch.take(), rss, ..Sample::default() }))
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn facts(&self) -> RunFacts {
+        self.board.facts(&RunFacts::default())
     }
 }

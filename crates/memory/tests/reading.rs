@@ -1,0 +1,347 @@
+//! What people have, read as it is: odd lines, missing units, shuffled rows, packed files. What was assumed
+//! or left out is said.
+
+use garden_memory::{
+    RunFacts, Sample, TraceError, TraceReader,
+    report::Run,
+    steps::{OutputParser, StepBoard, StepPatterns},
+    trace::ReadOptions,
+};
+use std::{io::Write, path::PathBuf};
+use tempfile::TempDir;
+
+fn file(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).expect("a written file");
+    (folder, path)
+}
+
+/// The samples of a file, and what is said of it.
+fn read_with(bytes: &[u8], options: &ReadOptions) -> Result<(Vec<Sample>, String), TraceError> {
+    let (_folder, path) = file("run", bytes);
+    let mut reader = TraceReader::open_with(path, options)?;
+    let samples = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+    Ok((samples, reader.notes().join("\n")))
+}
+
+fn read(text: &str) -> (Vec<Sample>, String) {
+    read_with(text.as_bytes(), &ReadOptions::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn refused(text: &str) -> String {
+    read_with(text.as_bytes(), &ReadOptions::default()).expect_err(text).to_string()
+}
+
+fn sizes(samples: &[Sample]) -> Vec<u64> {
+    samples.iter().map(|sample| sample.rss).collect()
+}
+
+/// A log of `lines` lines with one figure each, from 1 GB on.
+fn log(lines: u64) -> String {
+    (1..=lines).map(|step| format!("Step {step}: RSS: {} MB\n", 1000 + step)).collect()
+}
+
+#[test]
+fn one_odd_line_is_left_out_and_said() {
+    let mut text = log(30);
+    text.insert_str(text.find("Step 17").expect("a line"), "Step 16: RSS: 1.2.3 MB\n");
+    let (samples, notes) = read(&text);
+    assert_eq!(samples.len(), 30);
+    assert!(
+        notes.starts_with("1 of 31 lines cannot be read and was left out: line 17, expected a size"),
+        "{notes}"
+    );
+
+    let rows: String = (1..=30).map(|step| format!("{step},{}\n", 1_000_000_000 + step)).collect();
+    let (samples, notes) = read(&format!("t,rss\n1,1e300\n2,-5\n3,x\n{rows}"));
+    assert_eq!(samples.len(), 30);
+    assert!(
+        notes.contains("3 of 33 lines cannot be read") && notes.contains("the first is line 2"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn a_file_of_odd_lines_is_refused_by_the_first() {
+    let error = refused("t,rss\n1,1000000000\n2,1e300\n3,-5\n");
+    assert!(error.contains("run:3: ") && error.contains("more memory than any machine has"), "{error}");
+    assert!(error.contains("2 of 3 lines"), "{error}");
+}
+
+#[test]
+fn colours_and_redrawn_lines_are_text() {
+    let text = "\x1b[32mStep 10\x1b[0m RAM: \x1b[1m5552\x1b[0m MB\n\
+                \r12%|█▏  | 11/83 [00:12<01:30, RAM=5600MB]\r13%|█▏  | 12/83 [00:12<01:30, RAM=5700MB]\n";
+    let (samples, _) = read(text);
+    assert_eq!(sizes(&samples), [5_552_000_000, 5_600_000_000, 5_700_000_000], "every redrawing counts");
+}
+
+#[test]
+fn steps_epochs_and_times_of_other_lines_belong_to_the_next_figure() {
+    let text = "[INFO|2025-06-01 10:00:00] >> {'loss': 0.5, 'epoch': 0.12}\n\
+                 12%|█▏        | 10/83 [00:12<01:30,  1.23s/it]\n\
+                 RSS: 5552 MB\n[INFO|2025-06-01 10:00:30] RSS: 5600 MB\n";
+    let (samples, _) = read(text);
+    let seen: Vec<_> = samples.iter().map(|s| (s.t, s.step, s.epoch)).collect();
+    assert_eq!(seen, [(0.0, Some(10), Some(0.12)), (30.0, Some(10), None)], "an epoch is told once");
+}
+
+#[test]
+fn a_log_of_several_kinds_of_memory_is_read_by_one() {
+    let both: String = (1..=20)
+        .map(|step| format!("Step {step} system memory used: 40 GB\nStep {step} RSS: {} MB\n", 1000 + step))
+        .collect();
+    let (samples, notes) = read(&both);
+    assert_eq!((samples.len(), samples[0].rss), (20, 1_001_000_000));
+    assert!(notes.contains("20 lines of another kind left out"), "{notes}");
+
+    let machine = "CPU Virtual Memory:  used = 93.11 GB, percent = 5.0%\n".repeat(3);
+    assert!(read(&machine).1.contains("the whole machine"), "{}", read(&machine).1);
+}
+
+#[test]
+fn a_unit_is_assumed_only_where_no_other_fits_and_then_it_is_said() {
+    let (samples, notes) = read("step,mem\n10,5434\n20,17412.5\n");
+    assert_eq!(sizes(&samples), [5_434_000_000, 17_412_500_000]);
+    assert!(notes.contains("Column 'mem' has no unit") && notes.contains("taken for MB"), "{notes}");
+
+    let (samples, notes) = read("step,rss\n10,5434000000\n20,17412000000\n");
+    assert_eq!(samples[1].rss, 17_412_000_000);
+    assert!(notes.contains("taken for bytes"), "{notes}");
+
+    let (samples, notes) = read("step=1 pmem(rss=1000000000, vms=2000000000)\n");
+    assert_eq!(sizes(&samples), [1_000_000_000]);
+    assert!(notes.contains("taken for bytes"), "{notes}");
+
+    for text in ["step,mem\n10,5.4\n20,17.4\n", "step,mem\n10,543400\n", "Step 1 RAM: 17.4\n"] {
+        assert!(refused(text).contains("has no unit"), "{text}: {}", refused(text));
+    }
+    let in_gib = ReadOptions { unit: Some("GiB".parse().expect("a unit")), ..ReadOptions::default() };
+    for text in ["step,mem\n10,1.5\n", "Step 1 RAM: 1.5\n", "step,mem_mb\n10,1.5\n"] {
+        let (samples, notes) = read_with(text.as_bytes(), &in_gib).expect(text);
+        assert_eq!((sizes(&samples), notes.as_str()), (vec![3 << 29], ""), "{text}");
+    }
+}
+
+#[test]
+fn units_of_time_are_read_from_the_name_or_from_what_can_be() {
+    let times = |text: &str| read(text).0.iter().map(|sample| sample.t).collect::<Vec<_>>();
+    assert_eq!(times("time_ms,rss_mb\n0,900\n1000,900\n2500,900\n"), [0.0, 1.0, 2.5]);
+    assert_eq!(
+        times("time,rss_mb\n0,900\n1000,900\n2000,900\n"),
+        [0.0, 1.0, 2.0],
+        "nobody looks every 1000 s"
+    );
+    assert!(read("time,rss_mb\n0,900\n1000,900\n2000,900\n").1.contains("taken for milliseconds"));
+    assert_eq!(times("time,rss_mb\n0,900\n600,900\n1200,900\n"), [0.0, 600.0, 1200.0], "by the minute");
+    assert_eq!(times("timestamp,rss_mb\n1718000000000,900\n1718000001500,900\n"), [0.0, 1.5]);
+    assert_eq!(
+        times("timestamp,rss_mb\n2024-06-10T06:13:20.000Z,900\n2024-06-10T06:13:21.500Z,900\n"),
+        [0.0, 1.5]
+    );
+    let seconds = ReadOptions { time_unit: Some("s".parse().expect("a unit")), ..ReadOptions::default() };
+    let (samples, _) = read_with(b"time,rss_mb\n0,900\n1000,900\n2000,900\n", &seconds).expect("samples");
+    assert_eq!(samples[1].t, 1000.0);
+}
+
+#[test]
+fn shuffled_rows_are_sorted_and_restarts_are_not() {
+    let (samples, notes) = read("time,step,rss_mb\n3,30,930\n1,10,910\n4,40,940\n2,20,920\n0,0,900\n");
+    assert_eq!(samples.iter().filter_map(|s| s.step).collect::<Vec<_>>(), [0, 10, 20, 30, 40]);
+    assert!(notes.contains("not in the order of their time and were sorted"), "{notes}");
+    let (samples, notes) = read("step,rss_mb\n30,930\n10,910\n40,940\n20,920\n0,900\n");
+    assert_eq!(sizes(&samples), [900, 910, 920, 930, 940].map(|mb| mb * 1_000_000));
+    assert!(notes.contains("order of their step"), "{notes}");
+    let newest_first: String = (0..30).rev().map(|t| format!("{t},{}\n", 900 + t)).collect();
+    assert_eq!(read(&format!("time,rss_mb\n{newest_first}")).0[0].rss, 900_000_000);
+
+    let run: String = (0..30).map(|t| format!("{t},900\n")).collect();
+    let (samples, notes) = read(&format!("time,rss_mb\n{run}{run}"));
+    assert_eq!((samples[30].t, notes.as_str()), (0.0, ""), "a run that began again");
+}
+
+#[test]
+fn tables_of_other_tools_are_read() {
+    let tables = [
+        (
+            "W&B's export",
+            "\"Relative Time (Process)\",\"lake-12 - system/proc.memory.rssMB\",\"lake-12 - system/proc.memory.rssMB__MIN\",\"lake-12 - system/proc.memory.rssMB__MAX\"\n12.5,5552,5000,6000\n",
+            5_552_000_000,
+        ),
+        (
+            "W&B's history",
+            "_step,_runtime,train/global_step,loss,system.proc.memory.rssMB\n1,1.5,10,0.5,\n2,2.5,,,5552\n",
+            5_552_000_000,
+        ),
+        (
+            "MLflow",
+            "step,timestamp,system/system_memory_usage_megabytes,system/system_memory_usage_percentage\n1,1718000000000,5552,8.5\n",
+            5_552_000_000,
+        ),
+        (
+            "Lightning's CSVLogger",
+            "epoch,step,train_loss,cpu_ram_mb,cpu_vm_percent\n0,10,0.5,5552,8.5\n",
+            5_552_000_000,
+        ),
+        (
+            "a script",
+            "Timestamp;Step;Free RAM (MB);Peak RSS (MB);RSS (MB);Swap (MB)\n2024-06-10 06:13:20;10;9999;6000;5552;0\n",
+            5_552_000_000,
+        ),
+        ("a script", "timestamp,gpu_mem_mb,mem_mb,mem_percent\n1,81920,5552,8.5\n", 5_552_000_000),
+    ];
+    for (tool, table, bytes) in tables {
+        assert_eq!(sizes(&read(table).0), [bytes], "{tool}");
+    }
+    let tensorboard = ReadOptions {
+        column: Some("value".into()),
+        unit: Some("MB".parse().expect("a unit")),
+        ..ReadOptions::default()
+    };
+    let (samples, _) =
+        read_with(b"Wall time,Step,Value\n1718000000.5,10,5552\n", &tensorboard).expect("samples");
+    assert_eq!((sizes(&samples), samples[0].step), (vec![5_552_000_000], Some(10)));
+    assert!(refused("Wall time,Step,Value\n1718000000.5,10,5552\n").contains("a column with memory"));
+}
+
+#[test]
+fn a_table_with_swap_is_not_judged_by_its_swap() {
+    let (samples, _) = read("step,rss_mb,swap_mb\n1,5000,552\n");
+    assert_eq!((samples[0].rss, samples[0].owned()), (5_000_000_000, 5_552_000_000));
+}
+
+#[test]
+fn the_user_s_patterns_find_what_no_form_covers() {
+    let options = ReadOptions {
+        memory: Some(r"host~(\d+)(M|G)".parse().expect("a pattern")),
+        steps: StepPatterns {
+            step: Some(r"it<(\d+)>".parse().expect("a pattern")),
+            epoch: Some(r"ep<([\d.]+)>".parse().expect("a pattern")),
+        },
+        ..ReadOptions::default()
+    };
+    let (samples, _) = read_with(b"Step 99 it<7> ep<0.5> RSS: 1 GB host~5552M\n", &options).expect("samples");
+    assert_eq!((samples[0].step, samples[0].epoch, samples[0].rss), (Some(7), Some(0.5), 5_552_000_000));
+}
+
+#[test]
+fn packed_files_and_utf_16_are_read() {
+    let text = log(20);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(text.as_bytes()).expect("gzip");
+    let gzip = gzip.finish().expect("gzip");
+    let zstd = zstd::stream::encode_all(text.as_bytes(), 1).expect("zstd");
+    let utf_16: Vec<u8> =
+        "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    let expected = read(&text).0;
+    for (form, bytes) in [("gzip", &gzip), ("zstd", &zstd), ("UTF-16", &utf_16)] {
+        let (samples, notes) = read_with(bytes, &ReadOptions::default()).expect(form);
+        assert_eq!((&samples, notes.as_str()), (&expected, ""), "{form}");
+    }
+    let (samples, notes) =
+        read_with(&gzip[..gzip.len() - 12], &ReadOptions::default()).expect("what stands before the cut");
+    assert!(!samples.is_empty() && notes.contains("cut off"), "{} samples; {notes}", samples.len());
+    let error = read_with(b"\xfd7zXZ\0...", &ReadOptions::default()).expect_err("xz").to_string();
+    assert!(error.contains("xz-compressed"), "{error}");
+}
+
+#[test]
+fn what_a_log_says_of_its_dataset_makes_the_verdict_certain() {
+    let banner = "   \\\\   /|    Num examples = 663 | Num Epochs = 3 | Total steps = 249\n\
+                  \\        /    Data Parallel GPUs = 1 | Total batch size (2 x 4 x 1) = 8\n";
+    let steps: String =
+        (1..=160).map(|step| format!("Step {step}: RSS: {} MB\n", 5000 + 150 * step.min(83))).collect();
+    let (_folder, path) = file("run.log", format!("{banner}{steps}").as_bytes());
+    let run = Run::read(&path, &RunFacts::default()).expect("a run");
+    assert_eq!(run.analyst.facts().epoch_steps(), Some(663.0 / 8.0));
+    assert_eq!(run.assessment.verdict.name(), "fill");
+    let told = RunFacts { dataset_size: Some(100), ..RunFacts::default() };
+    let run = Run::read(&path, &told).expect("a run");
+    assert_eq!(run.analyst.facts().dataset_size, Some(100), "what the user says stands");
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides as u64) as usize
+    }
+}
+
+#[test]
+fn no_soup_of_bytes_makes_the_readers_panic() {
+    let pieces: [&[u8]; 44] = [
+        b"Step ",
+        b"RAM: ",
+        b"rss=",
+        b"memory",
+        b"5552",
+        b"5,552",
+        b"1e300",
+        b"-5",
+        b" MB",
+        b"GiB",
+        b"/",
+        b"{",
+        b"}",
+        b"'",
+        b"\"",
+        b":",
+        b",",
+        b";",
+        b"\t",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\x1b[",
+        b"\x1b",
+        b"m",
+        b"\x08",
+        b"%|",
+        b"| 10/83 [",
+        "━━━".as_bytes(),
+        b"Epoch 1/3",
+        b"t,rss\n",
+        b"MEM 1 2\n",
+        b"CMDLINE x\n",
+        b"# Elapsed time real\n",
+        b"{\"trace\":\"model-garden/1\"}\n",
+        b"\xff\xfe",
+        b"\xfe\xff",
+        b"\x1f\x8b",
+        b"\x28\xb5\x2f\xfd",
+        b"\xff",
+        b"\0",
+        "é".as_bytes(),
+        b"2025-06-01 10:00:00",
+        b"99999999999999999999999",
+    ];
+    let given = ReadOptions {
+        memory: Some(r"(\S+)\s(\S*)".parse().expect("a pattern")),
+        column: Some("rss".into()),
+        unit: Some("GB".parse().expect("a unit")),
+        time_unit: Some("ms".parse().expect("a unit")),
+        ..ReadOptions::default()
+    };
+    let column = ReadOptions { memory: None, ..given.clone() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("soup");
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..400 {
+        let soup: Vec<u8> =
+            (0..1 + dice.roll(60)).flat_map(|_| pieces[dice.roll(pieces.len())]).copied().collect();
+        std::fs::write(&path, &soup).expect("a file");
+        for options in [&ReadOptions::default(), &given, &column] {
+            if let Ok(reader) = TraceReader::open_with(&path, options) {
+                let samples = reader.map_while(Result::ok);
+                assert!(samples.take(1000).all(|sample| sample.t.is_finite() && sample.rss <= 1 << 50));
+            }
+        }
+        OutputParser::new(StepBoard::default(), &StepPatterns::default()).feed(&soup);
+    }
+}

@@ -47,11 +47,11 @@ def folder(garden, tmp_path_factory, seed):
     return folder
 
 
-@pytest.fixture(scope="module")
-def adapter(folder, seed, tmp_path_factory):
-    """An adapter of PEFT with both sides drawn."""
+@pytest.fixture(scope="module", params=[TARGETS, "all-linear", ["q_proj", "v_proj", "mlp.2"]], ids=["regex", "all-linear", "names"])
+def adapter(request, folder, seed, tmp_path_factory):
+    """An adapter of PEFT with both sides drawn; its layers chosen in each of PEFT's ways."""
     out = tmp_path_factory.mktemp("adapter")
-    config = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.25, target_modules=TARGETS)
+    config = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.25, target_modules=request.param)
     model = get_peft_model(load_model(folder), config)
     torch.manual_seed(seed + 1)
     with torch.no_grad():
@@ -167,11 +167,13 @@ def lora_layers(model):
     """Layers with a pair, in the order of computation."""
     order = {name: index for index, name in enumerate(
         ["attn.qkv", "attn.proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-         "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"])}
+         "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.0", "mlp.2"])}
     layers = [(name, module) for name, module in model.named_modules() if hasattr(module, "lora_dropout")]
-    key = lambda name: ("language_model" in name, int([p for p in name.split(".") if p.isdigit()][0]),
-                        order[".".join(name.split(".")[-2:])])
-    return [module for _, module in sorted(layers, key=lambda layer: key(layer[0]))]
+    towers = ["visual.blocks", "visual.merger", "language_model"]
+    tower = lambda name: next(index for index, tower in enumerate(towers) if tower in name)
+    block = lambda name: 0 if "merger" in name else int([p for p in name.split(".") if p.isdigit()][0])
+    key = lambda name: (tower(name), block(name), order[".".join(name.split(".")[-2:])])
+    return sorted(layers, key=lambda layer: key(layer[0]))
 
 
 def compact(pixel_values):
@@ -192,10 +194,11 @@ def test_a_step_has_pefts_loss_and_gradients(folder, adapter, pictures, tmp_path
     processor = AutoProcessor.from_pretrained(folder)
     model = PeftModel.from_pretrained(load_model(folder), own, is_trainable=True)
     if noise is not None:
-        layers = lora_layers(model)
-        for pair, layer in enumerate(layers):
+        last = f"language_model.layers.{model.config.text_config.num_hidden_layers - 1}."
+        for pair, (name, layer) in enumerate(lora_layers(model)):
             # After its attention the last layer goes on with the rows that predict a label only.
-            computed = slice(-LABELS - 1, -1) if pair >= len(layers) - 4 else slice(None)
+            late = last in name and not name.endswith(("q_proj", "k_proj", "v_proj"))
+            computed = slice(-LABELS - 1, -1) if late else slice(None)
             layer.lora_dropout["default"] = OurDropout(noise, pair, config["lora_dropout"], computed)
     inputs = prompt(processor, pictures[:2])
     labels = inputs["input_ids"].clone()
@@ -226,4 +229,4 @@ def test_a_step_has_pefts_loss_and_gradients(folder, adapter, pictures, tmp_path
         assert cosine > 0.99999, name
         assert (theirs - own_gradient).abs().max() < 1e-3 * theirs.abs().max(), name
         compared += 1
-    assert compared == len(ours) > 50
+    assert compared == len(ours) >= 10

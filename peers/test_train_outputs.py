@@ -151,3 +151,73 @@ def test_peft_loads_the_adapter_and_finds_the_same_loss(garden, tiny, tmp_path):
     # The adapter is what makes it so: without it the loss is another.
     with model.disable_adapter():
         assert mean_loss()[0] > 1.1 * loss
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "q_proj,v_proj", "qkv,mlp.0"])
+def test_target_modules_choose_the_layers_that_peft_chooses(garden, tiny, tmp_path, targets):
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from safetensors import safe_open
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    out = tmp_path / "out"
+    train(garden, tiny, out, "--target-modules", targets, "--max-steps", 1, split=False)
+    load = lambda: Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny / "model")
+    names = targets if targets == "all-linear" else targets.split(",")
+    theirs = get_peft_model(load(), LoraConfig(r=4, target_modules=names))
+    expected = {name.replace(".default", "") for name, _ in theirs.named_parameters() if "lora_" in name}
+    with safe_open(out / "adapter_model.safetensors", "pt") as tensors:
+        assert set(tensors.keys()) == expected
+    # PEFT finds the same layers by the settings that we wrote, and has a tensor for each.
+    ours = PeftModel.from_pretrained(load(), out)
+    assert {name.replace(".default", "") for name, _ in ours.named_parameters() if "lora_" in name} == expected
+
+
+def test_a_run_goes_on_from_an_adapter_of_peft(garden, tiny, tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(tiny / "model")
+    model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.01)
+    model.save_pretrained(tmp_path / "peft")
+    more = ["--adapter", tmp_path / "peft", "--max-steps", 1, "--weight-decay", 0]
+    train(garden, tiny, tmp_path / "still", *more, "--learning-rate", 0, split=False)
+    train(garden, tiny, tmp_path / "moved", *more, split=False)
+    start, still, moved = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("peft", "still", "moved"))
+    assert start.keys() == still.keys() == moved.keys()
+    assert all(torch.equal(start[name], still[name]) for name in start)
+    assert not all(torch.equal(start[name], moved[name]) for name in start)
+
+
+def test_a_folder_that_transformers_5_saved_trains_and_its_result_is_read_by_both_versions(garden, tiny, tmp_path):
+    import numpy
+    from PIL import Image
+    from transformers import AutoProcessor, Qwen2VLImageProcessor
+
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        (model / name).write_bytes((tiny / "model" / name).read_bytes())
+    AutoProcessor.from_pretrained(tiny / "model").save_pretrained(model)
+    assert (model / "processor_config.json").exists() and not (model / "preprocessor_config.json").exists()
+
+    out = tmp_path / "out"
+    garden(
+        "train-vision", "--base-model", model, "--dataset", tiny / "data", "--output-dir", out, "--max-steps", 2,
+        "--lora-r", 4,
+    )  # fmt: skip
+    picture = next((tiny / "data" / "images").iterdir())
+    garden("generate", "--model", model, "--adapter", out, "--image", picture, "--prompt", "What?", "--max-tokens", 2)
+    image = Image.open(picture)
+    expected = AutoProcessor.from_pretrained(model).image_processor(image, return_tensors="np")["pixel_values"]
+    assert numpy.array_equal(expected, AutoProcessor.from_pretrained(out).image_processor(image, return_tensors="np")["pixel_values"])
+    # Version 4 reads this file, and version 5 falls back to it.
+    own = Qwen2VLImageProcessor.from_dict(json.loads((out / "preprocessor_config.json").read_text()))
+    assert numpy.array_equal(expected, own(image, return_tensors="np")["pixel_values"])
+    (out / "processor_config.json").unlink()
+    assert numpy.array_equal(expected, AutoProcessor.from_pretrained(out).image_processor(image, return_tensors="np")["pixel_values"])

@@ -16,6 +16,7 @@ use crate::{
     scan,
     shape::{self, Reading, Shape},
     source::{self, ImageRoot},
+    split::{self, Chosen, LeftSplit, SplitChoice},
     staging,
     table::Table,
     value::Value,
@@ -40,12 +41,15 @@ const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.j
 /// What a user may decide about reading a dataset.
 #[derive(Debug, Clone, Default)]
 pub struct DatasetOptions {
-    /// The folder that rows read their images from, instead of the folder of their file.
-    pub image_root: Option<PathBuf>,
+    /// Folders that rows read their images from, besides the folder of their file. Relative paths are looked
+    /// for here first.
+    pub image_roots: Vec<PathBuf>,
     /// Whether rows may name images on other machines.
     pub allow_remote_images: bool,
     /// Which columns mean what, where their names do not say it.
     pub columns: Columns,
+    /// Which split is read, where the names of files tell splits apart.
+    pub split: SplitChoice,
 }
 
 /// Files of rows behind one numbering.
@@ -57,6 +61,8 @@ pub struct Dataset {
     remote: Option<RemoteImages>,
     columns: Columns,
     fingerprint: u64,
+    split: Option<String>,
+    left: Vec<LeftSplit>,
 }
 
 #[derive(Debug)]
@@ -91,7 +97,7 @@ pub struct Row {
 
 /// The data files behind a name, and what their images may reach.
 pub(crate) struct Found {
-    pub files: Vec<PathBuf>,
+    pub chosen: Chosen,
     /// Where links may lead, where that is not the file's own folder.
     pub bounds: Option<PathBuf>,
     /// Where indexes are kept, where that is not beside the data.
@@ -102,12 +108,13 @@ impl Dataset {
     /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`).
     pub fn open(name: &str, options: &DatasetOptions, progress: &dyn Progress) -> Result<Self, DataError> {
         let path = Path::new(name);
+        let local = |chosen| Found { chosen, bounds: None, index_folder: None };
         let found = if path.is_dir() {
-            Found { files: files_in(path)?, bounds: None, index_folder: None }
+            local(split::choose(path, files_in(path)?, &options.split)?)
         } else if path.exists() {
-            Found { files: vec![path.to_owned()], bounds: None, index_folder: None }
+            local(one_file(path, &options.split)?)
         } else if hub::is_id(name) {
-            hub::find(name, progress)?
+            hub::find(name, &options.split, progress)?
         } else {
             let reason = missing::reason(path, "file or folder");
             return Err(DataError::NoData { path: path.to_owned(), reason });
@@ -120,15 +127,21 @@ impl Dataset {
         options: &DatasetOptions,
         progress: &dyn Progress,
     ) -> Result<Self, DataError> {
+        if let Some(root) = options.image_roots.iter().find(|root| !root.is_dir()) {
+            let reason = "--image-root names a folder, and this is none".into();
+            return Err(DataError::NoData { path: root.clone(), reason });
+        }
         let mut dataset = Self {
-            files: Vec::with_capacity(found.files.len()),
+            files: Vec::with_capacity(found.chosen.files.len()),
             starts: vec![0],
             remote: options.allow_remote_images.then(RemoteImages::default),
             columns: options.columns.clone(),
             fingerprint: 0,
+            split: found.chosen.split.clone(),
+            left: found.chosen.left.clone(),
         };
         let (mut rows, mut prints) = (0u64, Vec::new());
-        for path in &found.files {
+        for path in &found.chosen.files {
             let file = DataFile::new(path, &found, options, progress)?;
             let (more, print) = match file.open(&dataset.columns, progress)? {
                 OpenFile::Text(index) => (index.rows(), index.fingerprint()),
@@ -159,6 +172,16 @@ impl Dataset {
         self.files.iter().map(|file| &*file.path)
     }
 
+    /// The split that is read, where the names of the files tell one.
+    pub fn split(&self) -> Option<&str> {
+        self.split.as_deref()
+    }
+
+    /// The splits beside it that are not read.
+    pub fn left_splits(&self) -> &[LeftSplit] {
+        &self.left
+    }
+
     /// The number of a row's file, the file, and the row's number in it from 0.
     fn locate(&self, row: u64) -> Result<(usize, &DataFile, u64), DataError> {
         let number = self.starts.partition_point(|start| *start <= row).saturating_sub(1);
@@ -173,6 +196,20 @@ impl Dataset {
         let (_, file, within) = self.locate(row)?;
         Ok(RowId { file: file.path.clone(), number: within + 1 })
     }
+}
+
+/// A file is its own split: naming another one would go unheard.
+fn one_file(path: &Path, wanted: &SplitChoice) -> Result<Chosen, DataError> {
+    let name = path.file_name().map_or(path, Path::new);
+    match wanted {
+        SplitChoice::Named(_) => split::choose(parent(path), vec![path.to_owned()], wanted),
+        _ => Ok(Chosen { files: vec![path.to_owned()], split: split::split_of(name), left: Vec::new() }),
+    }
+}
+
+/// The folder of a file: `.` for a name alone.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn too_many(path: &Path) -> DataError {
@@ -193,12 +230,12 @@ impl DataFile {
                 "not a data file: expected .jsonl, .json (also .gz or .zst), .csv or .parquet".into();
             return Err(DataError::NoData { path: path.to_owned(), reason });
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let root = match (&options.image_root, &found.bounds) {
-            (Some(root), _) => ImageRoot::new(root).map_err(DataError::io(root))?,
-            (None, Some(bounds)) => ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?,
-            (None, None) => ImageRoot::new(folder).map_err(DataError::io(path))?,
+        let folder = parent(path);
+        let root = match &found.bounds {
+            Some(bounds) => ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?,
+            None => ImageRoot::new(folder).map_err(DataError::io(path))?,
         };
+        let root = root.with_roots(&options.image_roots).map_err(DataError::io(folder))?;
         let index_folder = found.index_folder.clone();
         let rows = staging::staged(path, index_folder.as_deref(), progress)?;
         Ok(Self { path: path.into(), rows, kind, root, index_folder })
@@ -301,6 +338,16 @@ impl RowReader {
         dataset.columns.rename(&mut value).map_err(bad)?;
         let Reading { shape, conversation, ignored } = shape::read(&value).map_err(bad)?;
         Ok(Row { id, shape, conversation, ignored })
+    }
+
+    /// A number that is equal for equal images of a row, and different for most others: found without reading
+    /// a file.
+    pub(crate) fn image_size(&self, row: u64, image: &ImageSource) -> Option<u64> {
+        match image {
+            ImageSource::Bytes(bytes) => Some(bytes.len() as u64),
+            ImageSource::Path(path) => self.dataset.locate(row).ok()?.1.root.size(path),
+            ImageSource::Url(url) => Some(url.len() as u64),
+        }
     }
 
     /// The encoded bytes of an image of a row.

@@ -175,16 +175,20 @@ pub enum BadRow {
         /// Why.
         reason: String,
     },
-    /// An image file outside the folder that rows may read.
+    /// An image file outside the folders that rows may read.
     #[error(
-        "image {} is outside {}: rows read images from the folder of their file; name another one with --image-root",
-        Shown(path), root.display()
+        "image {} leads to {}, outside {}: if the rows may read it, name its folder with --image-root",
+        Shown(path),
+        Shown(leads_to),
+        listed(bounds)
     )]
     OutsideRoot {
-        /// The file.
+        /// The path as the row writes it.
         path: PathBuf,
-        /// The folder.
-        root: PathBuf,
+        /// The file that it leads to.
+        leads_to: PathBuf,
+        /// The folders.
+        bounds: Vec<PathBuf>,
     },
     /// An image that is none, or broken.
     #[error("image {number}: {source}")]
@@ -222,6 +226,11 @@ pub enum BadRow {
 /// A number of things in words.
 fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Folders in a message.
+pub(crate) fn listed(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 impl BadRow {
@@ -298,6 +307,16 @@ pub enum DataError {
         /// What happened.
         reason: String,
     },
+    /// The names of the files do not tell which of them to read.
+    #[error("{}: the names of its files do not tell {wanted}; it has {has}: choose with --split", path.display())]
+    Split {
+        /// The dataset.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: String,
+        /// The splits there are.
+        has: String,
+    },
     /// The dataset is empty.
     #[error("the dataset has no rows")]
     NoRows,
@@ -372,7 +391,11 @@ mod tests {
             BadRow::Role(wild.clone()),
             BadRow::PartType(wild.clone()),
             BadRow::ImageFile { path: wild.clone().into(), reason: reason() },
-            BadRow::OutsideRoot { path: wild.clone().into(), root: "data".into() },
+            BadRow::OutsideRoot {
+                path: wild.clone().into(),
+                leads_to: "a".into(),
+                bounds: vec!["data".into()],
+            },
             BadRow::RemoteNotAllowed(wild.clone()),
             BadRow::Remote { url: wild, reason: reason() },
         ];

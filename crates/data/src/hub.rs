@@ -8,6 +8,7 @@ use crate::{
     error::DataError,
     missing,
     progress::{Progress, Unit},
+    split::{self, SplitChoice},
 };
 use hf_hub::{
     Cache, CacheRepo, Repo, RepoType,
@@ -57,17 +58,22 @@ impl Hub {
         }
     }
 
-    fn dataset(&self, name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
+    fn dataset(&self, name: &str, split: &SplitChoice, progress: &dyn Progress) -> Result<Found, DataError> {
         let failed = |reason| DataError::Hub { id: name.to_owned(), reason };
         let place = self.place(name, RepoType::Dataset);
-        let snapshot = self.snapshot(&place, dataset_files, progress).map_err(failed)?;
-        let files = training_files(&snapshot, dataset::files_in(&snapshot)?);
-        Ok(Found { files, index_folder: Some(place.folder.join("garden-index")), bounds: Some(place.folder) })
+        let snapshot =
+            self.snapshot(&place, &|names| dataset_files(names, split), progress).map_err(failed)?;
+        let chosen = split::choose(&snapshot, dataset::files_in(&snapshot)?, split)?;
+        Ok(Found {
+            chosen,
+            index_folder: Some(place.folder.join("garden-index")),
+            bounds: Some(place.folder),
+        })
     }
 
     fn model(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
         let place = self.place(name, RepoType::Model);
-        let snapshot = self.snapshot(&place, model_files, progress);
+        let snapshot = self.snapshot(&place, &model_files, progress);
         snapshot.map_err(|reason| DataError::Hub { id: name.to_owned(), reason })
     }
 
@@ -82,7 +88,7 @@ impl Hub {
     fn snapshot(
         &self,
         place: &Place,
-        choose: fn(&[String]) -> Result<Vec<&String>, String>,
+        choose: &Choose<'_>,
         progress: &dyn Progress,
     ) -> Result<PathBuf, String> {
         if self.offline {
@@ -111,6 +117,9 @@ impl Hub {
         Ok(place.folder.join("snapshots").join(info.sha))
     }
 }
+
+/// Chooses the files to have among the names of all.
+type Choose<'a> = dyn for<'n> Fn(&'n [String]) -> Result<Vec<&'n String>, String> + 'a;
 
 /// A name on the hub, and where the cache keeps it.
 struct Place {
@@ -141,16 +150,21 @@ impl Place {
     }
 }
 
-/// The rows of a dataset to train on, and its pictures.
-fn dataset_files(names: &[String]) -> Result<Vec<&String>, String> {
-    let data = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name));
-    let data = training_files(Path::new(""), data.collect());
+/// The rows of a split of a dataset, and its pictures.
+fn dataset_files<'n>(names: &'n [String], split: &SplitChoice) -> Result<Vec<&'n String>, String> {
+    let data: Vec<_> = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name)).collect();
     if data.is_empty() {
         return Err("it has no .jsonl, .json or .parquet file".into());
     }
+    let data = split::choose(Path::new(""), data, split).map_err(without_folder)?.files;
     let wanted =
         |name: &&String| is_image(Path::new(name)) || data.iter().any(|data| data == Path::new(name));
     Ok(names.iter().filter(wanted).collect())
+}
+
+/// A message that begins with a folder, where there is none yet.
+fn without_folder(error: DataError) -> String {
+    error.to_string().trim_start_matches(": ").to_owned()
 }
 
 /// The weights of a model, and the files beside them that say what it is: those at the top, in Hugging Face's layout.
@@ -189,9 +203,9 @@ impl Fetch<'_> {
 }
 
 /// The data files of a dataset of the hub, downloaded where needed.
-pub(crate) fn find(name: &str, progress: &dyn Progress) -> Result<Found, DataError> {
+pub(crate) fn find(name: &str, split: &SplitChoice, progress: &dyn Progress) -> Result<Found, DataError> {
     Hub::from_env()
-        .dataset(name, progress)
+        .dataset(name, split, progress)
         .map_err(|error| nor_here(error, Path::new(name), "file or folder"))
 }
 
@@ -214,40 +228,6 @@ fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
         }
         other => other,
     }
-}
-
-/// A part of a dataset, as far as a name tells it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Split {
-    Train,
-    HeldOut,
-}
-
-impl Split {
-    /// By the file's name, else by the nearest of its folders that tells: `train/0000.parquet`.
-    fn of(file: &Path) -> Option<Self> {
-        file.components().rev().find_map(|part| Self::named(&part.as_os_str().to_string_lossy()))
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        let name = name.to_ascii_lowercase();
-        let has =
-            |known: &[&str]| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| known.contains(&word));
-        if has(&["train", "training"]) {
-            Some(Self::Train)
-        } else {
-            let held_out = has(&["test", "validation", "valid", "val", "dev", "eval"]);
-            held_out.then_some(Self::HeldOut)
-        }
-    }
-}
-
-/// The files to train on: where the names below `root` tell splits apart, those of the training split.
-fn training_files(root: &Path, files: Vec<PathBuf>) -> Vec<PathBuf> {
-    let split = |file: &Path| Split::of(file.strip_prefix(root).unwrap_or(file));
-    let has = |wanted| files.iter().any(|file| split(file) == wanted);
-    let wanted = [Some(Split::Train), None, Some(Split::HeldOut)].into_iter().find(|wanted| has(*wanted));
-    files.into_iter().filter(|file| Some(split(file)) == wanted).collect()
 }
 
 fn is_image(name: &Path) -> bool {
@@ -424,9 +404,15 @@ mod tests {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
         let client = hub.client(cache.path(), None, false);
         let expected = ("Text(\"one\")".to_owned(), b"picture".to_vec());
-        assert_eq!(first_row(client.dataset("garden/shapes", &()).unwrap()), expected);
+        assert_eq!(
+            first_row(client.dataset("garden/shapes", &SplitChoice::Training, &()).unwrap()),
+            expected
+        );
         let requests = hub.requests();
-        assert_eq!(first_row(client.dataset("garden/shapes", &()).unwrap()), expected);
+        assert_eq!(
+            first_row(client.dataset("garden/shapes", &SplitChoice::Training, &()).unwrap()),
+            expected
+        );
         assert_eq!(hub.requests(), requests + 1, "the second time only the list is asked for");
     }
 
@@ -434,12 +420,20 @@ mod tests {
     fn offline_reads_the_cache_and_asks_nobody() {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
         let offline = hub.client(cache.path(), None, true);
-        let error = offline.dataset("garden/shapes", &()).err().expect("nothing cached yet").to_string();
+        let error = offline
+            .dataset("garden/shapes", &SplitChoice::Training, &())
+            .err()
+            .expect("nothing cached yet")
+            .to_string();
         assert!(error.contains("garden/shapes") && error.contains("HF_HUB_OFFLINE"), "{error}");
         assert_eq!(hub.requests(), 0);
-        let online = first_row(hub.client(cache.path(), None, false).dataset("garden/shapes", &()).unwrap());
+        let online = first_row(
+            hub.client(cache.path(), None, false)
+                .dataset("garden/shapes", &SplitChoice::Training, &())
+                .unwrap(),
+        );
         let requests = hub.requests();
-        assert_eq!(first_row(offline.dataset("garden/shapes", &()).unwrap()), online);
+        assert_eq!(first_row(offline.dataset("garden/shapes", &SplitChoice::Training, &()).unwrap()), online);
         assert_eq!(hub.requests(), requests);
     }
 
@@ -470,17 +464,29 @@ mod tests {
     #[test]
     fn a_private_dataset_needs_its_token() {
         let (hub, cache) = (TestHub::start(&FILES, Some("secret")), tempfile::tempdir().unwrap());
-        let error =
-            hub.client(cache.path(), None, false).dataset("garden/shapes", &()).err().unwrap().to_string();
+        let error = hub
+            .client(cache.path(), None, false)
+            .dataset("garden/shapes", &SplitChoice::Training, &())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("HF_TOKEN"), "{error}");
-        first_row(hub.client(cache.path(), Some("secret"), false).dataset("garden/shapes", &()).unwrap());
+        first_row(
+            hub.client(cache.path(), Some("secret"), false)
+                .dataset("garden/shapes", &SplitChoice::Training, &())
+                .unwrap(),
+        );
     }
 
     #[test]
     fn says_that_there_is_no_such_dataset() {
         let (hub, cache) = (TestHub::start(&FILES, None), tempfile::tempdir().unwrap());
-        let error =
-            hub.client(cache.path(), None, false).dataset("garden/gone", &()).err().unwrap().to_string();
+        let error = hub
+            .client(cache.path(), None, false)
+            .dataset("garden/gone", &SplitChoice::Training, &())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("garden/gone") && error.contains("no such dataset"), "{error}");
     }
 
@@ -490,7 +496,7 @@ mod tests {
             let (hub, cache) = (TestHub::start(&[(name, "{}")], None), tempfile::tempdir().unwrap());
             let error = hub
                 .client(cache.path(), None, false)
-                .dataset("garden/shapes", &())
+                .dataset("garden/shapes", &SplitChoice::Training, &())
                 .err()
                 .unwrap()
                 .to_string();
@@ -520,21 +526,5 @@ mod tests {
         for path in ["shapes", "./shapes", "a/b/c", "/a/b", "data/train.jsonl", "../shapes", "a/"] {
             assert!(!is_id(path), "{path}");
         }
-    }
-
-    #[test]
-    fn picks_the_training_split_where_names_tell() {
-        let pick = |names: &[&str]| {
-            // The folder of the cache may be called anything.
-            let root = Path::new("/test/train/datasets--garden--eval");
-            training_files(root, names.iter().map(|name| root.join(name)).collect()).len()
-        };
-        assert_eq!(pick(&["data/train-0.parquet", "data/train-1.parquet", "data/test-0.parquet"]), 2);
-        assert_eq!(pick(&["a.jsonl", "validation.jsonl"]), 1);
-        assert_eq!(pick(&["constraint.jsonl", "latest.jsonl"]), 2);
-        assert_eq!(pick(&["test.jsonl"]), 1);
-        assert_eq!(pick(&["train/0000.parquet", "train/0001.parquet", "test/0000.parquet"]), 2, "by folder");
-        assert_eq!(pick(&["default/0.parquet", "default/validation/0.parquet"]), 1);
-        assert_eq!(pick(&["training/test.jsonl", "training/a.jsonl"]), 1, "the nearest name counts");
     }
 }

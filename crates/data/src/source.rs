@@ -1,9 +1,14 @@
 //! From where an image is to its encoded bytes.
 //!
-//! In comes the [`ImageSource`] of a row; out go bytes, at most [`MAX_IMAGE_BYTES`]. A row reads only files below its
-//! root, whatever its paths and links say, and reaches other machines only where the user allowed it.
+//! Takes the [`ImageSource`] of a row and gives bytes, at most [`MAX_IMAGE_BYTES`]. A row reads only files
+//! below the folder of its data file and those that the user named, whatever its paths and links say, and
+//! reaches other machines only where the user allowed it.
 
-use crate::{error::BadRow, remote::RemoteImages, row::ImageSource};
+use crate::{
+    error::{BadRow, listed},
+    remote::RemoteImages,
+    row::ImageSource,
+};
 use std::{
     borrow::Cow,
     fs::File,
@@ -14,33 +19,68 @@ use std::{
 /// The largest encoded image that is read. Camera JPEGs have 10 MB, scanned TIFFs up to 100.
 pub const MAX_IMAGE_BYTES: u64 = 128 << 20;
 
-/// The folder that the images of a data file are in.
+/// The folders that the images of a data file are in.
 #[derive(Debug, Clone)]
 pub struct ImageRoot {
-    /// What relative paths are relative to.
-    base: PathBuf,
+    /// What relative paths start from: the first folder that has the file counts.
+    starts: Vec<PathBuf>,
     /// What no path may leave, with all links resolved.
-    bounds: PathBuf,
+    bounds: Vec<PathBuf>,
 }
 
 impl ImageRoot {
-    /// A folder that is both.
+    /// A folder that paths start from and that none may leave.
     pub fn new(folder: &Path) -> io::Result<Self> {
-        Ok(Self { base: folder.to_owned(), bounds: folder.canonicalize()? })
+        Self::within(folder, folder)
     }
 
     /// A folder whose links may lead elsewhere below `bounds`: the hub's cache is made of such links.
-    pub fn within(base: &Path, bounds: &Path) -> io::Result<Self> {
-        Ok(Self { base: base.to_owned(), bounds: bounds.canonicalize()? })
+    pub fn within(start: &Path, bounds: &Path) -> io::Result<Self> {
+        Ok(Self { starts: vec![start.to_owned()], bounds: vec![bounds.canonicalize()?] })
     }
 
-    /// Reads an image file below the root.
-    fn read(&self, path: &Path) -> Result<Vec<u8>, BadRow> {
-        let failed = |reason: String| BadRow::ImageFile { path: path.to_owned(), reason };
-        let whole = self.base.join(path).canonicalize().map_err(|error| failed(error.to_string()))?;
-        if !whole.starts_with(&self.bounds) {
-            return Err(BadRow::OutsideRoot { path: path.to_owned(), root: self.bounds.clone() });
+    /// The same, with folders that the user named: paths may start from there, before all others, and end
+    /// there.
+    pub fn with_roots(mut self, roots: &[PathBuf]) -> io::Result<Self> {
+        for root in roots {
+            self.bounds.push(root.canonicalize()?);
         }
+        self.starts.splice(0..0, roots.iter().cloned());
+        Ok(self)
+    }
+
+    /// The file that a path means, with all links resolved. A path that leads to no file is told as the
+    /// system tells it, one that leads outside by where it leads.
+    fn find(&self, path: &Path) -> Result<PathBuf, BadRow> {
+        let places = listed(&self.starts);
+        let mut failed =
+            BadRow::ImageFile { path: path.to_owned(), reason: format!("no such file in {places}") };
+        for start in &self.starts {
+            match start.join(path).canonicalize() {
+                Ok(whole) if self.bounds.iter().any(|bounds| whole.starts_with(bounds)) => return Ok(whole),
+                Ok(leads_to) => {
+                    let bounds = self.bounds.clone();
+                    failed = BadRow::OutsideRoot { path: path.to_owned(), leads_to, bounds };
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if !matches!(failed, BadRow::OutsideRoot { .. }) => {
+                    failed = BadRow::ImageFile { path: path.to_owned(), reason: error.to_string() };
+                }
+                Err(_) => {}
+            }
+        }
+        Err(failed)
+    }
+
+    /// The size of an image file below the roots; none if it cannot be read.
+    pub(crate) fn size(&self, path: &Path) -> Option<u64> {
+        Some(self.find(path).ok()?.metadata().ok()?.len())
+    }
+
+    /// Reads an image file below the roots.
+    fn read(&self, path: &Path) -> Result<Vec<u8>, BadRow> {
+        let whole = self.find(path)?;
+        let failed = |reason: String| BadRow::ImageFile { path: path.to_owned(), reason };
         // Asked before opening: opening a pipe would wait for its writer for ever.
         if !whole.metadata().is_ok_and(|about| about.is_file()) {
             return Err(failed("not a file".into()));
@@ -109,6 +149,63 @@ mod tests {
         }
         let wider = ImageRoot::within(&top.path().join("inside"), top.path()).unwrap();
         assert_eq!(&*bytes(&ImageSource::Path("link.png".into()), &wider, None).unwrap(), b"secret");
+    }
+
+    /// `data/` with rows, links and images; `images/` beside it; `secret` above a folder that nobody named.
+    fn apart() -> (tempfile::TempDir, ImageRoot) {
+        let top = tempfile::tempdir().unwrap();
+        let path = |name: &str| top.path().join(name);
+        for file in ["data/own.png", "images/a.png", "images/deep/b.png", "photos/c.png", "secret"] {
+            fs::create_dir_all(path(file).parent().unwrap()).unwrap();
+            fs::write(path(file), file).unwrap();
+        }
+        symlink(path("photos"), path("data/linked")).unwrap();
+        let root = ImageRoot::new(&path("data")).unwrap();
+        (top, root)
+    }
+
+    #[test]
+    fn every_way_to_write_a_path_works_once_its_folder_is_named() {
+        let (top, root) = apart();
+        let absolute = top.path().join("images/a.png");
+        let cases = [
+            (absolute.to_str().unwrap(), "images", "images/a.png"),
+            ("../images/a.png", "images", "images/a.png"),
+            ("a.png", "images", "images/a.png"),
+            ("deep/../a.png", "images", "images/a.png"),
+            // As one writes paths in the folder that everything is in.
+            ("images/deep/b.png", ".", "images/deep/b.png"),
+            ("linked/c.png", "photos", "photos/c.png"),
+            // What lies beside the rows can be read as before.
+            ("own.png", "images", "data/own.png"),
+        ];
+        for (path, folder, content) in cases {
+            let source = ImageSource::Path(path.into());
+            if content != "data/own.png" {
+                assert!(bytes(&source, &root, None).is_err(), "{path} without a word");
+            }
+            let named = root.clone().with_roots(&[top.path().join(folder)]).unwrap();
+            let read = bytes(&source, &named, None).unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert_eq!(&*read, content.as_bytes(), "{path} below {folder}");
+        }
+        let both = root.with_roots(&[top.path().join("photos"), top.path().join("images")]).unwrap();
+        for (path, content) in [("c.png", "photos/c.png"), ("a.png", "images/a.png")] {
+            assert_eq!(&*bytes(&ImageSource::Path(path.into()), &both, None).unwrap(), content.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_file_outside_every_folder_is_refused_with_where_it_is_and_the_flag() {
+        let (top, root) = apart();
+        let named = root.with_roots(&[top.path().join("images")]).unwrap();
+        let secret = top.path().join("secret");
+        for path in ["../secret", "deep/../../secret", "linked/c.png", secret.to_str().unwrap()] {
+            let error = bytes(&ImageSource::Path(path.into()), &named, None).unwrap_err().to_string();
+            let leads_to = if path.starts_with("linked") { "photos/c.png" } else { "secret" };
+            for said in [path, leads_to, "--image-root", "images"] {
+                assert!(error.contains(said), "{path}: no {said:?} in {error}");
+            }
+        }
     }
 
     #[test]

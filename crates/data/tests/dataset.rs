@@ -131,8 +131,8 @@ fn image_paths_are_relative_to_the_data_or_to_the_given_root() {
     fs::write(&file, r#"{"text": "x", "image": "a.png", "response": "y"}"#).unwrap();
     fs::write(folder.path().join("a.png"), "here").unwrap();
     fs::write(elsewhere.path().join("a.png"), "there").unwrap();
-    for (image_root, content) in [(None, "here"), (Some(elsewhere.path().to_owned()), "there")] {
-        let options = DatasetOptions { image_root, ..DatasetOptions::default() };
+    for (image_roots, content) in [(vec![], "here"), (vec![elsewhere.path().to_owned()], "there")] {
+        let options = DatasetOptions { image_roots, ..DatasetOptions::default() };
         let dataset = Dataset::open(file.to_str().unwrap(), &options, &()).unwrap();
         let mut reader = RowReader::new(Arc::new(dataset));
         let row = reader.read(0).unwrap();

@@ -9,7 +9,7 @@ mod settings;
 use crate::config::ModelConfig;
 use crate::files::write_whole;
 use crate::lora::{Adapter, LoraPair, LoraSettings};
-use crate::parameters::{Linear, Role, canonical, linears};
+use crate::parameters::{Linear, canonical, linears};
 use crate::tensor_file::{
     Dtype, TensorEntry, TensorFile, TensorFileError, TensorSpec, TensorWriter, finite_as_f32,
 };
@@ -74,17 +74,14 @@ impl Adapter {
         if let Some(first) = faults.into_iter().next() {
             return Err(first.into());
         }
-        let fit = |linear: &Linear| matches!(linear.role, Role::Attention | Role::Mlp);
         let mut read = Vec::with_capacity(pairs.len());
-        for linear in linears(config).into_iter().filter(fit) {
+        for linear in linears(config).into_iter().filter(Linear::fits_lora) {
             if let Some(names) = pairs.remove(&linear.module) {
                 read.push(names.read(&file, rank, linear)?);
             }
         }
         match pairs.values().next() {
-            Some(names) => {
-                Err(file.fault(names.a, "the base model has no such attention or MLP layer").into())
-            }
+            Some(names) => Err(file.fault(names.a, "the base model has no such linear layer").into()),
             None => Ok(Self { settings, pairs: read }),
         }
     }

@@ -5,7 +5,7 @@
 //! that silently trains less than was asked is worse than none.
 
 use crate::config::ModelConfig;
-use crate::parameters::{Linear, Role, linears};
+use crate::parameters::{Linear, linears};
 use crate::random::Stream;
 use regex::Regex;
 
@@ -38,8 +38,8 @@ pub enum LoraError {
     },
     /// The pattern matches nothing.
     #[error(
-        "--target-modules `{pattern}` matches no layer; it must match a whole path such as \
-         `model.language_model.layers.0.self_attn.q_proj` (try `.*\\.(q_proj|v_proj)`)"
+        "--target-modules `{pattern}` matches no layer: give names such as `q_proj,v_proj`, the word `all-linear`, or a \
+         pattern that matches whole paths such as `model.language_model.layers.0.self_attn.q_proj`"
     )]
     Nothing {
         /// The pattern.
@@ -47,7 +47,7 @@ pub enum LoraError {
     },
     /// The pattern matches a layer that cannot carry a pair.
     #[error(
-        "--target-modules `{pattern}` matches `{module}`, but only attention and MLP layers can carry LoRA"
+        "--target-modules `{pattern}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA"
     )]
     Unfit {
         /// The pattern.
@@ -79,23 +79,66 @@ impl Default for LayerGroups {
     }
 }
 
+/// What PEFT calls every linear layer but the head.
+const ALL_LINEAR: &str = "all-linear";
+
+/// The regular expression over whole module paths that a user's choice means, as PEFT takes it: `all-linear`,
+/// the last parts of paths with commas between them, or an expression. PEFT reads what comes out, too.
+pub fn target_pattern(text: &str) -> String {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte))
+    };
+    let names: Vec<&str> = text.split(',').map(str::trim).collect();
+    if text.trim().eq_ignore_ascii_case(ALL_LINEAR) {
+        [language(&[ATTENTION, MLP]), vision(&[VISION_ATTENTION, MLP]), MERGER.to_owned()].join("|")
+    } else if names.iter().all(|name| is_name(name)) {
+        pattern_of_names(&names)
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Matches modules whose paths end in one of these names.
+pub(crate) fn pattern_of_names(names: &[impl AsRef<str>]) -> String {
+    let names: Vec<String> = names.iter().map(|name| regex::escape(name.as_ref())).collect();
+    format!(r"(.*\.)?({})", names.join("|"))
+}
+
+const ATTENTION: &str = r"self_attn\.(q_proj|k_proj|v_proj|o_proj)";
+const VISION_ATTENTION: &str = r"attn\.(qkv|proj)";
+const MLP: &str = r"mlp\.(gate_proj|up_proj|down_proj)";
+const MERGER: &str = r"model\.visual\.merger\.mlp\.(0|2)";
+
+fn language(parts: &[&str]) -> String {
+    within(r"model\.language_model\.layers\.\d+\.", parts)
+}
+
+fn vision(parts: &[&str]) -> String {
+    within(r"model\.visual\.blocks\.\d+\.", parts)
+}
+
+fn within(place: &str, parts: &[&str]) -> String {
+    match parts {
+        [one] => format!("{place}{one}"),
+        several => format!("{place}({})", several.join("|")),
+    }
+}
+
 impl LayerGroups {
     /// The regular expression over whole module paths that chooses these groups; PEFT reads the same one.
     pub fn pattern(self) -> Result<String, LoraError> {
-        const MLP: &str = r"mlp\.(gate_proj|up_proj|down_proj)";
-        const LANGUAGE: (&str, &str) =
-            (r"model\.language_model\.layers\.\d+\.", r"self_attn\.(q_proj|k_proj|v_proj|o_proj)");
-        const VISION: (&str, &str) = (r"model\.visual\.blocks\.\d+\.", r"attn\.(qkv|proj)");
-        let parts = [(self.language, LANGUAGE), (self.vision, VISION)];
-        let patterns: Vec<String> = parts
+        let parts = |attention| {
+            let chosen = [(self.attention, attention), (self.mlp, MLP)].into_iter();
+            chosen.filter_map(|(chosen, part)| chosen.then_some(part)).collect::<Vec<_>>()
+        };
+        let towers = [
+            (self.language, language as fn(&[&str]) -> String, parts(ATTENTION)),
+            (self.vision, vision, parts(VISION_ATTENTION)),
+        ];
+        let patterns: Vec<String> = towers
             .into_iter()
-            .filter(|(chosen, _)| *chosen)
-            .filter_map(|(_, (place, attention))| match (self.attention, self.mlp) {
-                (true, true) => Some(format!("{place}({attention}|{MLP})")),
-                (true, false) => Some(format!("{place}{attention}")),
-                (false, true) => Some(format!("{place}{MLP}")),
-                (false, false) => None,
-            })
+            .filter(|(chosen, _, parts)| *chosen && !parts.is_empty())
+            .map(|(_, tower, parts)| tower(&parts))
             .collect();
         if patterns.is_empty() { Err(LoraError::NoGroup) } else { Ok(patterns.join("|")) }
     }
@@ -149,8 +192,7 @@ impl LoraSettings {
         }
         let chosen: Vec<Linear> =
             linears(config).into_iter().filter(|linear| regex.is_match(&linear.module)).collect();
-        if let Some(linear) = chosen.iter().find(|linear| !matches!(linear.role, Role::Attention | Role::Mlp))
-        {
+        if let Some(linear) = chosen.iter().find(|linear| !linear.fits_lora()) {
             return Err(unfit(&linear.module));
         }
         if chosen.is_empty() {

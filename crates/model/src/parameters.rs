@@ -69,6 +69,11 @@ impl Parameter {
 }
 
 impl Linear {
+    /// Whether a LoRA pair can stand beside it.
+    pub fn fits_lora(&self) -> bool {
+        self.role != Role::Head
+    }
+
     /// Number of parameters of a LoRA pair of rank `rank` beside it.
     pub fn lora_parameters(&self, rank: usize) -> usize {
         rank * (self.inputs + self.outputs)

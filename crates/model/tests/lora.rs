@@ -5,7 +5,7 @@ mod common;
 use common::{Layout, Named, PLAIN, Tensors, manifest, write_adapter};
 use garden_model::adapter_file::AdapterError;
 use garden_model::tensor_file::Dtype;
-use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig};
+use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig, lora::target_pattern};
 use serde_json::json;
 use std::path::Path;
 
@@ -41,9 +41,35 @@ fn a_pattern_must_match_whole_paths_and_only_fit_layers() {
     assert_eq!(targets(r".*\.(q_proj|v_proj)").unwrap().len(), 6);
     assert!(targets("q_proj").unwrap_err().to_string().contains("matches no layer"));
     assert!(targets(r".*\.proj").unwrap_err().to_string().contains("model.visual.patch_embed.proj"));
-    assert!(targets(r".*merger.*").unwrap_err().to_string().contains("model.visual.merger.mlp.0"));
+    assert_eq!(targets(r".*merger.*").unwrap().len(), 2);
     assert!(targets("lm_head").unwrap_err().to_string().contains("lm_head"));
     assert!(targets("(").unwrap_err().to_string().contains("not a regular expression"));
+}
+
+/// What PEFT's `target_modules` may say, and the layers of the golden model that it takes.
+#[test]
+fn names_and_all_linear_choose_what_they_choose_in_peft() {
+    let targets = |text: &str| settings(&target_pattern(text)).targets(&config());
+    for (text, expected) in [
+        ("q_proj", 3),
+        ("q_proj, v_proj", 3 * 2),
+        ("q_proj,v_proj,qkv", 3 * 2 + 3),
+        // As PEFT writes all linear layers into an adapter's settings.
+        ("self_attn.q_proj,mlp.0,mlp.2,attn.proj", 3 + 2 + 3),
+        ("model.language_model.layers.0.self_attn.q_proj", 1),
+        ("all-linear", 3 * 7 + 3 * 5 + 2),
+        ("All-Linear", 3 * 7 + 3 * 5 + 2),
+        (r".*\.(q_proj|v_proj)", 6),
+    ] {
+        assert_eq!(targets(text).unwrap().len(), expected, "{text}");
+    }
+    // Layers that PEFT would adapt and this model cannot.
+    for (text, module) in [("proj", "model.visual.patch_embed.proj"), ("q_proj,lm_head", "lm_head")] {
+        let error = targets(text).unwrap_err().to_string();
+        assert!(error.contains(&format!("matches `{module}`")), "{error}");
+    }
+    let error = targets("query").unwrap_err().to_string();
+    assert!(error.contains("matches no layer") && error.contains("all-linear"), "{error}");
 }
 
 #[test]

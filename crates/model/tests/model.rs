@@ -6,7 +6,9 @@ use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_mod
 use garden_model::compute::{
     LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
 };
-use garden_model::{Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision};
+use garden_model::{
+    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, lora::target_pattern,
+};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
@@ -348,29 +350,67 @@ fn gradients_under_dropout_are_those_of_finite_differences() {
         // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a large one.
         for part in ["visual.*lora_A", "visual.*lora_B", "language_model.*lora_A", "language_model.*lora_B"] {
             let (tower, side) = part.split_once(".*").unwrap();
-            let mut chosen = Vec::new();
-            let session = Session::new(&model, SHAPES, Recompute::Never).unwrap();
-            session.visit(&mut model, &mut |tensor| {
-                let inside = tensor.name.contains(tower) && tensor.name.contains(side);
-                chosen.extend(std::iter::repeat_n(inside, tensor.values.len()));
-            });
-            let direction: Vec<f32> = gradients
-                .iter()
-                .zip(&chosen)
-                .map(|(&grad, &inside)| if inside { grad } else { 0.0 })
-                .collect();
-            let square: f64 = direction.iter().map(|&grad| f64::from(grad).powi(2)).sum();
-            let step = (2e-3 / square.sqrt()) as f32;
-            let mut loss_at = |offset: f32| {
-                move_along(&mut model, &direction, offset);
-                let (loss, _) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
-                move_along(&mut model, &direction, -offset);
-                loss
-            };
-            let slope = (loss_at(step) - loss_at(-step)) / (2.0 * f64::from(step));
+            let (slope, square) = slope_along(&mut model, &packed, &gradients, tower, side);
             assert!((slope / square - 1.0).abs() < 5e-3, "{part}: slope {slope}, gradient says {square}");
         }
     }
+}
+
+/// A model with pairs at these layers, none of whose halves is zero.
+fn with_pairs(golden: &Golden, target_modules: &str, dropout: f32) -> Model {
+    let settings = adapter(golden, "both").settings;
+    let settings = LoraSettings { target_modules: target_pattern(target_modules), dropout, ..settings };
+    let mut adapter = Adapter::fresh(&golden.config(), settings, 5).unwrap();
+    for pair in &mut adapter.pairs {
+        pair.b.iter_mut().enumerate().for_each(|(i, b)| *b = 0.02 * ((i * 7 % 11) as f32 - 5.0));
+    }
+    Model::with_adapter(golden.config(), load_model(golden, PLAIN, Precision::AsStored), adapter)
+}
+
+/// PEFT's `all-linear` has pairs at the merger, too: beside others and alone, with dropout and without.
+#[test]
+fn gradients_of_pairs_at_the_merger_are_those_of_finite_differences() {
+    for (golden, _) in goldens() {
+        let packed = Packed::new(&golden, &golden.batch("mixed"));
+        for (targets, dropout) in
+            [("all-linear", 0.2), ("all-linear", 0.0), ("mlp.0,mlp.2", 0.2), ("mlp.2", 0.0)]
+        {
+            let mut model = with_pairs(&golden, targets, dropout);
+            let (_, gradients) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
+            let again = step_with_noise(&mut model, &packed, Recompute::Always, 3);
+            assert_eq!(gradients, again.1, "{targets}: recomputed");
+            for side in ["lora_A", "lora_B"] {
+                let (slope, square) = slope_along(&mut model, &packed, &gradients, "merger", side);
+                assert!(square > 0.0, "{targets}: {side} gets no gradient");
+                assert!(
+                    (slope / square - 1.0).abs() < 5e-3,
+                    "{targets}, dropout {dropout}, {side}: slope {slope}, gradient says {square}"
+                );
+            }
+        }
+    }
+}
+
+/// The slope of the loss along the gradients of these tensors, and the square of their length, which it
+/// should be.
+fn slope_along(model: &mut Model, packed: &Packed, gradients: &[f32], place: &str, side: &str) -> (f64, f64) {
+    let mut chosen = Vec::new();
+    let session = Session::new(model, SHAPES, Recompute::Never).unwrap();
+    session.visit(model, &mut |tensor| {
+        let inside = tensor.name.contains(place) && tensor.name.contains(side);
+        chosen.extend(std::iter::repeat_n(inside, tensor.values.len()));
+    });
+    let along = |(&grad, &inside): (&f32, &bool)| if inside { grad } else { 0.0 };
+    let direction: Vec<f32> = gradients.iter().zip(&chosen).map(along).collect();
+    let square: f64 = direction.iter().map(|&grad| f64::from(grad).powi(2)).sum();
+    let step = (2e-3 / square.sqrt()) as f32;
+    let mut loss_at = |offset: f32| {
+        move_along(model, &direction, offset);
+        let (loss, _) = step_with_noise(model, packed, Recompute::Never, 3);
+        move_along(model, &direction, -offset);
+        loss
+    };
+    ((loss_at(step) - loss_at(-step)) / (2.0 * f64::from(step)), square)
 }
 
 /// Adds `offset * direction` to all that is trained.

@@ -6,6 +6,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod demo;
+mod folders;
 pub mod generate;
 pub mod interrupt;
 pub mod isolate;

@@ -131,14 +131,32 @@ fn an_adapter_that_changes_nothing_is_refused_and_leaves_nothing() {
     let (folders, _) = folders(0.0);
     let error = run(&folders, MergedAs::SixteenBit).unwrap_err();
     assert!(matches!(error, MergeError::Unchanged(_)), "{error}");
-    assert!(!folders.output.exists() && !folders.output.with_file_name("merged.partial").exists());
+    let left: Vec<_> = std::fs::read_dir(folders.output.parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name != "base" && name != "adapter")
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]
 fn nothing_is_overwritten() {
     let (folders, _) = folders(0.05);
     std::fs::create_dir(&folders.output).unwrap();
-    assert!(matches!(run(&folders, MergedAs::SixteenBit), Err(MergeError::Exists(_))));
+    std::fs::write(folders.output.join("thesis.odt"), "").unwrap();
+    let error = run(&folders, MergedAs::SixteenBit).unwrap_err().to_string();
+    assert!(error.contains("merged is there already and is not an empty folder"), "{error}");
+    for (output, words) in [
+        (folders.base.clone(), "is the base model"),
+        (folders.base.join("merged"), "is inside the base model"),
+        (folders.adapter.clone(), "is the adapter"),
+    ] {
+        let error = merge(&folders.base, &folders.adapter, &output, MergedAs::SixteenBit, |_| {});
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    std::fs::remove_file(folders.output.join("thesis.odt")).unwrap();
+    run(&folders, MergedAs::SixteenBit).expect("an empty folder is as good as none");
 }
 
 /// A base that Hugging Face quantised, merger and all: what comes out has the merger in 16 bits, as its configuration says.
@@ -160,22 +178,12 @@ fn a_base_in_four_bits_is_merged() {
 }
 
 #[test]
-fn what_a_killed_merge_left_is_no_part_of_the_next_one() {
+fn a_folder_named_partial_is_somebody_elses() {
     let (folders, _) = folders(0.05);
     let partial = folders.output.with_file_name("merged.partial");
     std::fs::create_dir(&partial).unwrap();
-    std::fs::write(partial.join("model-00001-of-00002.safetensors"), "old").unwrap();
+    std::fs::write(partial.join("model-00001-of-00002.safetensors"), "mine").unwrap();
     run(&folders, MergedAs::SixteenBit).unwrap();
     assert!(!folders.output.join("model-00001-of-00002.safetensors").exists());
-    assert!(!partial.exists());
-}
-
-#[test]
-fn a_folder_that_no_merge_made_is_left_alone() {
-    let (folders, _) = folders(0.05);
-    let partial = folders.output.with_file_name("merged.partial");
-    std::fs::create_dir_all(partial.join("photos")).unwrap();
-    let error = run(&folders, MergedAs::SixteenBit).unwrap_err().to_string();
-    assert!(error.contains("photos exists already"), "{error}");
-    assert!(partial.join("photos").exists());
+    assert_eq!(std::fs::read(partial.join("model-00001-of-00002.safetensors")).unwrap(), b"mine");
 }

@@ -1,15 +1,20 @@
 //! Flags that every command with a dataset shares.
 
 use clap::Args;
-use garden_data::{Columns, DatasetOptions};
-use std::{path::PathBuf, thread};
+use garden_data::{Columns, Dataset, DatasetOptions, SplitChoice};
+use std::{ffi::OsString, path::PathBuf, thread};
 
 /// How rows reach their images.
 #[derive(Args)]
 pub struct SourceFlags {
-    /// Read images from below this folder instead of the data file's own; no path may leave it.
+    /// Rows may read images below this folder too, not only below that of their file; relative paths are
+    /// looked for here first. Give it several times for several.
     #[arg(long, value_name = "DIR")]
-    pub image_root: Option<PathBuf>,
+    pub image_root: Vec<PathBuf>,
+    /// Which split of a folder or hub dataset: train, validation, test, a name, several with +, or all
+    /// [default: train, or the files of no split].
+    #[arg(long, value_name = "NAME")]
+    pub split: Option<String>,
     /// Fetch images that rows name by http(s) address. Private addresses are refused all the same.
     #[arg(long)]
     pub allow_remote_images: bool,
@@ -22,9 +27,28 @@ impl SourceFlags {
     /// What the library reads.
     pub fn options(&self) -> DatasetOptions {
         DatasetOptions {
-            image_root: self.image_root.clone(),
+            image_roots: self.image_root.clone(),
             allow_remote_images: self.allow_remote_images,
             columns: self.columns.clone().unwrap_or_default(),
+            split: self.split.clone().map(SplitChoice::Named).unwrap_or_default(),
+        }
+    }
+
+    /// The same flags again, for a process of our own.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let roots = self.image_root.iter().flat_map(|root| ["--image-root".into(), root.into()]);
+        let split = self.split.iter().flat_map(|split| ["--split".into(), split.into()]);
+        let columns = self.columns.iter().flat_map(|list| ["--columns".into(), list.to_string().into()]);
+        let remote = self.allow_remote_images.then(|| "--allow-remote-images".into());
+        roots.chain(split).chain(columns).chain(remote).collect()
+    }
+
+    /// Says which split is read, where the dataset has more than one.
+    pub fn say_split(dataset: &Dataset) {
+        let left: Vec<String> = dataset.left_splits().iter().map(ToString::to_string).collect();
+        if !left.is_empty() {
+            let split = dataset.split().unwrap_or("the files of no split");
+            eprintln!("split: {split}; not read: {} (--split chooses)", left.join(", "));
         }
     }
 }

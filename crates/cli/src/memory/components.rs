@@ -1,7 +1,7 @@
 //! The parts of training alone: `memory isolate --dataset`, and the hidden command that is one part.
 
 use super::{isolate::signed, trials::Trials};
-use crate::{exit, progress::Format};
+use crate::{dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{
     ByteSize, RunFacts, Verdict,
@@ -22,6 +22,7 @@ use std::{
 /// What is to be isolated, and how.
 pub struct Isolation<'a> {
     pub dataset: &'a str,
+    pub source: &'a SourceFlags,
     pub base_model: Option<&'a Path>,
     pub rows: u64,
     pub rounds: u64,
@@ -87,6 +88,7 @@ fn trial(isolation: &Isolation<'_>, base_model: &Path, component: Component, ret
     command.extend(["--base-model".into(), base_model.into()]);
     let numbers = [("--rows", isolation.rows), ("--rounds", isolation.rounds)];
     command.extend(numbers.into_iter().flat_map(|(flag, number)| [flag.into(), number.to_string().into()]));
+    command.extend(isolation.source.arguments());
     if retain {
         command.push("--retain".into());
     }
@@ -125,6 +127,8 @@ pub struct ComponentArgs {
     rounds: u64,
     #[arg(long)]
     retain: bool,
+    #[command(flatten)]
+    source: SourceFlags,
 }
 
 /// Rows of a batch, in the parts that make batches.
@@ -134,6 +138,7 @@ const BATCH_SIZE: u64 = 2;
 pub fn component(args: &ComponentArgs) -> Result<ExitCode> {
     let work = Work {
         dataset: &args.dataset,
+        source: &args.source.options(),
         base_model: &args.base_model,
         rows: args.rows,
         rounds: args.rounds,

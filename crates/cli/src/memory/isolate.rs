@@ -1,7 +1,7 @@
 //! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
 
 use super::{components, options::parse_interval, trials::Trials};
-use crate::{exit, progress::Format};
+use crate::{dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{
     ByteSize, RunFacts, Verdict,
@@ -50,6 +50,8 @@ pub struct Args {
     /// Rows used by one optimizer step.
     #[arg(long, value_name = "N")]
     samples_per_step: Option<u64>,
+    #[command(flatten)]
+    source: SourceFlags,
     /// What to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -60,6 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(dataset) = &args.dataset {
         return components::run(&components::Isolation {
             dataset,
+            source: &args.source,
             base_model: args.base_model.as_deref(),
             rows: args.rows,
             rounds: args.rounds.unwrap_or(8).into(),

@@ -75,6 +75,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
 fn check_rows(options: &TrainOptions, image_tokens: Option<usize>) -> Result<(), ConfigError> {
     let of_rows = [
         ("eval-dataset", options.eval_dataset.is_some()),
+        ("split", options.split.is_some()),
+        ("image-root", options.image_root.is_some()),
         ("min-pixels", options.min_pixels.is_some()),
         ("max-pixels", options.max_pixels.is_some()),
     ];

@@ -55,7 +55,7 @@ pub enum ImageError {
     },
     /// More pixels than allowed.
     #[error(
-        "{width}x{height} is over the limit of {limit} decoded pixels; shrink the image or raise the limit"
+        "{width}x{height} has more than the {limit} pixels that are decoded at most; shrink the image first"
     )]
     TooLarge {
         /// Width by the header.

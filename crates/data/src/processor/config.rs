@@ -1,13 +1,22 @@
-//! A checkpoint's `preprocessor_config.json`.
+//! How a checkpoint wants its images: `preprocessor_config.json`, or what `processor_config.json` says in its
+//! place.
 //!
-//! In comes the file, in its published form (`min_pixels`, `max_pixels`) or the newer one (`size.shortest_edge`,
-//! `size.longest_edge`), and the user's own limits; out goes a checked [`ProcessorConfig`]. A configuration that asks
-//! for steps not done here is refused, never approximated.
+//! Takes the files as transformers 4 and 5 write them (`min_pixels` and `max_pixels`, or `size.shortest_edge`
+//! and `size.longest_edge`) and the user's own limits; gives a checked [`ProcessorConfig`]. A configuration
+//! that asks for steps not done here is refused, never approximated, and so are two files that contradict
+//! each other.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::{fs, io, path::Path, path::PathBuf};
 
+/// Transformers 4 keeps the image processor's settings here, and version 5 still reads them.
 const FILE_NAME: &str = "preprocessor_config.json";
+/// Transformers 5 keeps the settings of all processors here, each under its own key.
+const JOINT_FILE: &str = "processor_config.json";
+/// The keys of the joint file, and the files that version 4 has for each.
+const PARTS: [(&str, &str); 2] =
+    [("image_processor", FILE_NAME), ("video_processor", "video_preprocessor_config.json")];
 /// Patches are some thousand bytes and merged in small squares; anything larger is a broken file.
 const MAX_PATCH_SIZE: u32 = 256;
 const MAX_MERGE_SIZE: u32 = 16;
@@ -42,6 +51,21 @@ pub enum ProcessorError {
         path: PathBuf,
         /// Which, and what would be right.
         reason: String,
+    },
+    /// There is no file, or none with settings of an image processor.
+    #[error("{}: no preprocessor_config.json, and no processor_config.json with an image_processor", .0.display())]
+    Missing(PathBuf),
+    /// Two files say different things, and which one counts would depend on the reader.
+    #[error(
+        "{}: preprocessor_config.json and processor_config.json contradict each other: {difference}; \
+         remove or correct one of them",
+        folder.display()
+    )]
+    Contradiction {
+        /// The folder.
+        folder: PathBuf,
+        /// What they disagree about.
+        difference: String,
     },
     /// The user's limits make no sense.
     #[error("image processor: {0}")]
@@ -91,6 +115,12 @@ pub struct PixelLimits {
     pub max: Option<u64>,
 }
 
+/// `processor_config.json`, as far as it says how images are processed.
+#[derive(Deserialize)]
+struct Joint {
+    image_processor: Option<Raw>,
+}
+
 /// The file as written; what is absent keeps the class's default.
 #[derive(Deserialize)]
 struct Raw {
@@ -119,14 +149,50 @@ struct RawSize {
 }
 
 impl ProcessorConfig {
-    /// Reads `preprocessor_config.json` in a checkpoint's folder.
+    /// Reads the settings in a checkpoint's folder, from whichever file has them.
     pub fn from_dir(folder: &Path) -> Result<Self, ProcessorError> {
-        let path = folder.join(FILE_NAME);
-        let text = fs::read(&path).map_err(|source| ProcessorError::Io { path: path.clone(), source })?;
-        let raw: Raw = serde_json::from_slice(&text)
-            .map_err(|source| ProcessorError::Json { path: path.clone(), source })?;
-        let read = Self::from_raw(raw).and_then(Self::checked);
-        read.map_err(|reason| ProcessorError::Value { path, reason })
+        let own = Self::in_file(&folder.join(FILE_NAME), Some)?;
+        let joint = Self::in_file(&folder.join(JOINT_FILE), |joint: Joint| joint.image_processor)?;
+        match (own, joint) {
+            (Some(own), Some(joint)) if own != joint => Err(ProcessorError::Contradiction {
+                folder: folder.to_owned(),
+                difference: own.difference(&joint),
+            }),
+            (Some(config), _) | (None, Some(config)) => Ok(config),
+            (None, None) => Err(ProcessorError::Missing(folder.to_owned())),
+        }
+    }
+
+    /// The settings in a file, if it is there and has them.
+    fn in_file<T: for<'a> Deserialize<'a>>(
+        path: &Path,
+        settings: impl FnOnce(T) -> Option<Raw>,
+    ) -> Result<Option<Self>, ProcessorError> {
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(ProcessorError::Io { path: path.to_owned(), source }),
+        };
+        let file = serde_json::from_slice(&text)
+            .map_err(|source| ProcessorError::Json { path: path.to_owned(), source })?;
+        let read = settings(file).map(|raw| Self::from_raw(raw).and_then(Self::checked)).transpose();
+        read.map_err(|reason| ProcessorError::Value { path: path.to_owned(), reason })
+    }
+
+    /// The first setting that two configurations do not share.
+    fn difference(&self, other: &Self) -> String {
+        let settings = |config: &Self| {
+            [
+                ("the smallest image", config.min_pixels),
+                ("the largest image", config.max_pixels),
+                ("patch_size", config.patch_size.into()),
+                ("merge_size", config.merge_size.into()),
+                ("temporal_patch_size", config.temporal_patch_size.into()),
+            ]
+        };
+        let mut pairs = settings(self).into_iter().zip(settings(other));
+        let differs = pairs.find(|((_, own), (_, other))| own != other);
+        differs.map_or_else(String::new, |((name, own), (_, other))| format!("{name} is {own} and {other}"))
     }
 
     /// Replaces the checkpoint's limits by the user's.
@@ -206,6 +272,28 @@ fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), 
     }
 }
 
+/// The files that transformers 4 looks for and a folder of version 5 lacks, with their text: the parts of its
+/// joint file. A folder with these beside its own files can be read by both.
+pub fn files_for_version_4(folder: &Path) -> Result<Vec<(&'static str, String)>, ProcessorError> {
+    let path = folder.join(JOINT_FILE);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(ProcessorError::Io { path, source }),
+    };
+    let joint: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|source| ProcessorError::Json { path, source })?;
+    let missing = PARTS.iter().filter(|(_, file)| !folder.join(file).exists());
+    let parts = missing.filter_map(|(key, file)| {
+        let mut part = joint.get(*key)?.as_object()?.clone();
+        if let Some(class) = joint.get("processor_class") {
+            part.insert("processor_class".into(), class.clone());
+        }
+        Some((*file, format!("{:#}\n", Value::Object(part))))
+    });
+    Ok(parts.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +312,60 @@ mod tests {
         assert_eq!(published, newer);
         let both = read(r#"{"max_pixels": 7000, "size": {"longest_edge": 50176}}"#).expect("valid");
         assert_eq!(both.max_pixels, 7000, "the direct key wins, as in HF");
+    }
+
+    /// As transformers 5.22 saves it, shortened.
+    const JOINT: &str = r#"{
+        "image_processor": {
+            "do_resize": true, "image_processor_type": "Qwen2VLImageProcessor", "merge_size": 2, "patch_size": 14,
+            "resample": 3, "rescale_factor": 0.00392156862745098,
+            "size": {"longest_edge": 50176, "shortest_edge": 3136}, "temporal_patch_size": 2
+        },
+        "processor_class": "Qwen2_5_VLProcessor",
+        "video_processor": {"video_processor_type": "Qwen2VLVideoProcessor", "min_frames": 4}
+    }"#;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).expect("written"));
+        folder
+    }
+
+    #[test]
+    fn what_transformers_5_saves_is_read() {
+        let saved = folder(&[(JOINT_FILE, JOINT)]);
+        let config = ProcessorConfig::from_dir(saved.path()).expect("valid");
+        assert_eq!((config.min_pixels, config.max_pixels), (3136, 50176));
+        // Version 4 writes a file of this name too, without the settings.
+        let of_version_4 =
+            [(FILE_NAME, r#"{"max_pixels": 50176}"#), (JOINT_FILE, r#"{"processor_class": "Q"}"#)];
+        assert_eq!(ProcessorConfig::from_dir(folder(&of_version_4).path()).expect("valid"), config);
+        let neither = ProcessorConfig::from_dir(folder(&[of_version_4[1]]).path()).expect_err("none");
+        assert!(neither.to_string().contains("no preprocessor_config.json, and no processor_config.json"));
+    }
+
+    #[test]
+    fn two_files_must_agree() {
+        let both =
+            |own: &str| ProcessorConfig::from_dir(folder(&[(JOINT_FILE, JOINT), (FILE_NAME, own)]).path());
+        assert!(both(r#"{"min_pixels": 3136, "max_pixels": 50176}"#).is_ok());
+        let error = both(r#"{"max_pixels": 7000}"#).expect_err("7000 is not 50176").to_string();
+        let said = "contradict each other: the largest image is 7000 and 50176";
+        assert!(error.contains(said), "{error}");
+    }
+
+    #[test]
+    fn both_versions_can_read_what_is_written_again() {
+        let saved = folder(&[(JOINT_FILE, JOINT)]);
+        let files = files_for_version_4(saved.path()).expect("a joint file");
+        let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["preprocessor_config.json", "video_preprocessor_config.json"]);
+        let written: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let of_version_4 = ProcessorConfig::from_dir(folder(&written).path()).expect("valid");
+        assert_eq!(of_version_4, ProcessorConfig::from_dir(saved.path()).expect("valid"));
+        assert!(written[0].1.contains("Qwen2_5_VLProcessor"), "{}", written[0].1);
+        let whole = folder(&[(JOINT_FILE, JOINT), written[0], written[1]]);
+        assert_eq!(files_for_version_4(whole.path()).expect("nothing is missing"), []);
     }
 
     #[test]

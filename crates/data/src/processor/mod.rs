@@ -9,7 +9,7 @@ mod patches;
 mod resize;
 mod size;
 
-pub use config::{PixelLimits, ProcessorConfig, ProcessorError};
+pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_version_4};
 pub use size::Grid;
 
 use crate::image::{self, DecodeLimits, ImageError, RowSink};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::split::Chosen;
 use crate::{Dataset, DatasetOptions, RowReader};
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ fn rows_of_a_compressed_file_are_read_by_number_and_named_by_its_name() {
     let path = folder.path().join("a.jsonl.gz");
     fs::write(&path, gzip(format!("{ROWS}{{\"text\": 1}}\n").as_bytes())).unwrap();
     let found = crate::dataset::Found {
-        files: vec![path.clone()],
+        chosen: Chosen { files: vec![path.clone()], split: None, left: Vec::new() },
         bounds: None,
         index_folder: Some(folder.path().join("cache")),
     };

@@ -3,7 +3,7 @@
 //! In comes the file as PEFT writes it, or our own settings to write as one; out come [`LoraSettings`]. What would be computed
 //! wrong without a word (another kind of adapter, a base that PEFT changes on loading) is refused by its key.
 
-use crate::lora::LoraSettings;
+use crate::lora::{LoraSettings, pattern_of_names, target_pattern};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,14 +62,12 @@ enum TargetModules {
 }
 
 impl TargetModules {
-    /// PEFT takes a list for the ends of paths, a string for a pattern over whole ones.
+    /// PEFT takes a list for the ends of paths, a string for a pattern over whole ones or the word for all
+    /// linear layers.
     fn into_pattern(self) -> String {
         match self {
-            Self::Pattern(pattern) => pattern,
-            Self::Names(names) => {
-                let names: Vec<String> = names.iter().map(|name| regex::escape(name)).collect();
-                format!(r"(.*\.)?({})", names.join("|"))
-            }
+            Self::Pattern(pattern) => target_pattern(&pattern),
+            Self::Names(names) => pattern_of_names(&names),
         }
     }
 }

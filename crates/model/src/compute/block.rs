@@ -146,17 +146,9 @@ impl Pass<'_> {
         &mut narrow[index * len..][..len]
     }
 
-    /// What is dropped from the input of the layer's pair.
-    fn mask(&self, projection: &Projection<'_>) -> Option<Mask> {
-        let mask = projection.ids.a.zip(self.dropout).map(|(id, dropout)| dropout.fork(id as u64));
-        mask.map(|mask| mask.from_column(projection.linear.first_input()))
-    }
-
     /// The narrow product of the layer's pair, on what dropout leaves of `x`.
     fn project(&self, projection: &Projection<'_>, x: &[f32], narrow: &mut [f32], room: &mut Room<'_>) {
-        let inputs = projection.linear.inputs();
-        let x = masked(self.mask(projection), x, inputs, room.dropped);
-        projection.linear.project(x, x.len() / inputs, narrow, room.packed);
+        project(projection, self.dropout, x, narrow, room);
     }
 
     /// The rows after the block go to `output`. With a past the rows go on after the tokens in it.
@@ -337,6 +329,19 @@ impl Pass<'_> {
         let values = keys + shape.kv_heads * shape.head_dim;
         [0, keys, values].map(|start| Rows { data: &qkv[start..], stride })
     }
+}
+
+/// The narrow product of a layer's pair, on what the step's dropout leaves of `x`.
+pub(super) fn project(
+    projection: &Projection<'_>,
+    dropout: Option<Mask>,
+    x: &[f32],
+    narrow: &mut [f32],
+    room: &mut Room<'_>,
+) {
+    let inputs = projection.linear.inputs();
+    let x = masked(projection.mask(dropout), x, inputs, room.dropped);
+    projection.linear.project(x, x.len() / inputs, narrow, room.packed);
 }
 
 /// The picked rows of `from`, one after another in `to`.

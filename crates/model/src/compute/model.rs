@@ -10,6 +10,7 @@ use crate::lora::Adapter;
 use crate::parameters::{Parameter, parameters};
 use crate::weights::{LinearWeights, MlpWeights, ModelWeights};
 use garden_engine::Weight;
+use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::linear::{Linear, Lora};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -44,6 +45,12 @@ pub(super) struct Projection<'a> {
 }
 
 impl Projection<'_> {
+    /// What the step's dropout takes from the input of its pair: each pair has a fork of its own.
+    pub(super) fn mask(&self, dropout: Option<Mask>) -> Option<Mask> {
+        let mask = self.ids.a.zip(dropout).map(|(id, dropout)| dropout.fork(id as u64));
+        mask.map(|mask| mask.from_column(self.linear.first_input()))
+    }
+
     /// The part of it that gives these outputs.
     pub(super) fn of_outputs(&self, outputs: &Range<usize>) -> Self {
         Self { linear: self.linear.of_outputs(outputs), ids: self.ids }

@@ -30,6 +30,8 @@ pub(super) struct Clock {
     pub layers: usize,
 }
 
+/// Linear layers of the merger.
+const MERGER_LAYERS: usize = 2;
 /// Moments of a block's forward and of its backward.
 const FORWARD: usize = 2;
 const BACKWARD: usize = 3;
@@ -147,11 +149,16 @@ pub(super) struct StepSlots {
     pub merger_normed: Slot,
     pub merger_inner: Slot,
     pub merger_activated: Slot,
+    /// The narrow products of the merger's pairs, one after the other.
+    pub merger_narrow: Slot,
+    pub merger_dropped: Slot,
     pub merger_scratch: Slot,
     pub merged: Slot,
     pub grad_merged: Slot,
     pub grad_merger_inner: Slot,
     pub grad_merger_normed: Slot,
+    pub grad_merger_narrow: Slot,
+    pub grad_merger_dropped: Slot,
     pub grad_merger_scratch: Slot,
     pub head_normed: Slot,
     pub head_inverse: Slot,
@@ -417,9 +424,13 @@ fn rest(
     let patches_end = if training.full { end } else { clock.patches() };
     let grad = |len: usize| if training.through_vision { len } else { 0 };
     let full = |len: usize| if training.full { len } else { 0 };
-    let scratch = |rows, outputs, inputs| linear::scratch_len(rows, outputs, inputs, 0, training.full);
-    let patch_scratch = scratch(shapes.patches, config.vision.hidden_size, compact);
-    let merger_scratch = scratch(merged, joined, joined).max(scratch(merged, width, joined));
+    let scratch =
+        |rows, outputs, inputs, rank| linear::scratch_len(rows, outputs, inputs, rank, training.full);
+    let patch_scratch = scratch(shapes.patches, config.vision.hidden_size, compact, 0);
+    let rank = training.merger_rank;
+    let merger_scratch = scratch(merged, joined, joined, rank).max(scratch(merged, width, joined, rank));
+    let merger_narrow = MERGER_LAYERS * merged * rank;
+    let merger_dropped = if training.merger_drops() { merged * joined } else { 0 };
     let head = clock.head();
     let mut request = |len, life| layout.request(Purpose::Work, len, life);
     StepSlots {
@@ -434,11 +445,15 @@ fn rest(
         merger_normed: request(merged * joined, merger..=merger_end),
         merger_inner: request(merged * joined, merger..=merger_end),
         merger_activated: request(merged * joined, merger..=merger_end),
+        merger_narrow: request(merger_narrow, merger..=merger_end),
+        merger_dropped: request(merger_dropped, merger..=merger),
         merger_scratch: request(merger_scratch, merger..=merger),
         merged: request(merged * width, merger..=clock.embedding()),
         grad_merged: request(grad(merged * width), back..=back),
         grad_merger_inner: request(grad(merged * joined), back..=back),
         grad_merger_normed: request(grad(merged * joined), back..=back),
+        grad_merger_narrow: request(grad(merger_narrow), back..=back),
+        grad_merger_dropped: request(grad(merger_dropped), back..=back),
         grad_merger_scratch: request(grad(merger_scratch), back..=back),
         head_normed: request(shapes.labels * width, head..=head),
         head_inverse: request(shapes.labels, head..=head),

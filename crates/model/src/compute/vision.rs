@@ -5,7 +5,7 @@
 //! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
 
 use super::batch::compact_values;
-use super::block::{BlockShape, Pass, Room, Trained, input_gradient};
+use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
 use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
 use garden_engine::arena::Arena;
@@ -117,23 +117,30 @@ fn merge(step: &Step<'_>, arena: &mut Arena) {
     let config = model.config();
     let rows = step.prepared.patches();
     let (merged, joined) = (rows / config.vision.merge_unit(), config.vision.merger_size());
-    let [x, inverse, normed, inner, activated, out, scratch] = arena.get([
+    let [x, inverse, normed, inner, activated, out, narrow, dropped, packed] = arena.get([
         slots.vision.output,
         slots.merger_inverse,
         slots.merger_normed,
         slots.merger_inner,
         slots.merger_activated,
         slots.merged,
+        slots.merger_narrow,
+        slots.merger_dropped,
         slots.merger_scratch,
     ]);
     let wide = rows * config.vision.hidden_size;
     let weight = &model.weights().vision.merger_norm;
     norm::forward(&x[..wide], weight, config.vision.norm_epsilon, &mut normed[..wide], &mut inverse[..rows]);
-    let [first, second] = [0, 1].map(|index| model.merger_layer(index).linear);
-    first.forward(&normed[..wide], &[], merged, (inner, joined), None, scratch);
-    gelu::forward(&inner[..merged * joined], &mut activated[..merged * joined]);
-    let width = config.text.hidden_size;
-    second.forward(&activated[..merged * joined], &[], merged, (out, width), None, scratch);
+    let [first, second] = [0, 1].map(|index| model.merger_layer(index));
+    let len = merged * step.training.merger_rank;
+    let (of_first, of_second) = narrow[..2 * len].split_at_mut(len);
+    let room = &mut Room { dropped, packed };
+    project(&first, step.dropout, &normed[..wide], of_first, room);
+    first.linear.forward(&normed[..wide], of_first, merged, (inner, joined), None, room.packed);
+    let activated = &mut activated[..merged * joined];
+    gelu::forward(&inner[..merged * joined], activated);
+    project(&second, step.dropout, activated, of_second, room);
+    second.linear.forward(activated, of_second, merged, (out, config.text.hidden_size), None, room.packed);
 }
 
 /// Backward from `slots.grad_merged`, in window order, down to the lowest block with something to train.
@@ -161,29 +168,59 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
     let rows = step.prepared.patches();
     let (merged, joined) = (rows / config.vision.merge_unit(), config.vision.merger_size());
     let (width, wide) = (config.text.hidden_size, rows * config.vision.hidden_size);
-    let [x, inverse, normed, inner, activated, grad_out, grad_inner, grad_normed, grad, scratch] =
-        arena.get([
-            slots.vision.output,
-            slots.merger_inverse,
-            slots.merger_normed,
-            slots.merger_inner,
-            slots.merger_activated,
-            slots.grad_merged,
-            slots.grad_merger_inner,
-            slots.grad_merger_normed,
-            slots.vision.grad,
-            slots.grad_merger_scratch,
-        ]);
+    let [
+        x,
+        inverse,
+        normed,
+        inner,
+        activated,
+        narrow,
+        grad_narrow,
+        dropped,
+        packed,
+        out,
+        mid,
+        grad_normed,
+        grad,
+    ] = arena.get([
+        slots.vision.output,
+        slots.merger_inverse,
+        slots.merger_normed,
+        slots.merger_inner,
+        slots.merger_activated,
+        slots.merger_narrow,
+        slots.grad_merger_narrow,
+        slots.grad_merger_dropped,
+        slots.grad_merger_scratch,
+        slots.grad_merged,
+        slots.grad_merger_inner,
+        slots.grad_merger_normed,
+        slots.vision.grad,
+    ]);
+    let (grad_out, grad_inner) = (out, mid);
     let [first, second] = [0, 1].map(|index| model.merger_layer(index));
-    let room = &mut Room { dropped: &mut [], packed: scratch };
-    let trained = |projection, grad| Trained { projection, rows: merged, grad, narrow: &[], mask: None };
-    let of_second = trained(&second, (&*grad_out, width));
-    of_second.gradients(&activated[..merged * joined], &mut [], gradients, room);
-    input_gradient(&[(&of_second, &[])], grad_inner, room);
+    let len = merged * step.training.merger_rank;
+    let (narrow, grad_narrow) = (narrow[..2 * len].split_at(len), grad_narrow[..2 * len].split_at_mut(len));
+    let room = &mut Room { dropped, packed };
+    let of_second = Trained {
+        projection: &second,
+        rows: merged,
+        grad: (&*grad_out, width),
+        narrow: narrow.1,
+        mask: second.mask(step.dropout),
+    };
+    of_second.gradients(&activated[..merged * joined], grad_narrow.1, gradients, room);
+    input_gradient(&[(&of_second, &*grad_narrow.1)], grad_inner, room);
     gelu::backward_in_place(&inner[..merged * joined], &mut grad_inner[..merged * joined]);
-    let of_first = trained(&first, (&*grad_inner, joined));
-    of_first.gradients(&normed[..wide], &mut [], gradients, room);
-    input_gradient(&[(&of_first, &[])], grad_normed, room);
+    let of_first = Trained {
+        projection: &first,
+        rows: merged,
+        grad: (&*grad_inner, joined),
+        narrow: narrow.0,
+        mask: first.mask(step.dropout),
+    };
+    of_first.gradients(&normed[..wide], grad_narrow.0, gradients, room);
+    input_gradient(&[(&of_first, &*grad_narrow.0)], grad_normed, room);
     let (x, inverse, grad_normed) = (&x[..wide], &inverse[..rows], &grad_normed[..wide]);
     if let Some(id) = model.id("model.visual.merger.ln_q.weight") {
         norm::backward_weight(x, inverse, grad_normed, gradients.of(id));

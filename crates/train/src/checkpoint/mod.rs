@@ -243,7 +243,6 @@ impl CheckpointStore {
 
     /// Every folder named as a checkpoint, oldest first, whole or not.
     pub fn list(&self) -> Result<Vec<Checkpoint>, CheckpointError> {
-        let step_of = |name: &String| name.strip_prefix(PREFIX)?.parse::<u64>().ok();
         let mut all: Vec<Checkpoint> = self
             .names()?
             .iter()
@@ -257,6 +256,11 @@ impl CheckpointStore {
         let entries = fs::read_dir(&self.dir).map_err(CheckpointError::io(&self.dir))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
+}
+
+/// The step of a checkpoint's folder, by its name.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX)?.parse().ok()
 }
 
 /// Makes a rename or a new file in a folder survive a power cut.

@@ -181,6 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn one_name_and_several_are_both_understood() {
+        let list =
+            "image-root: [photos, scans]\ntarget-modules: [q_proj, v_proj]\nreport-to: [tensorboard]\n";
+        let options = read(list, "run.yaml").unwrap();
+        assert_eq!(options.image_root, Some(vec!["photos".into(), "scans".into()]));
+        assert_eq!(options.target_modules.as_deref(), Some("q_proj,v_proj"));
+        let one = "image-root: photos\ntarget-modules: all-linear\nreport-to: tensorboard\n";
+        let one = read(one, "run.yaml").unwrap();
+        assert_eq!(one.image_root, Some(vec!["photos".into()]));
+        assert_eq!(one.report_to, options.report_to);
+    }
+
+    #[test]
     fn unknown_keys_are_refused_by_name_with_the_nearest() {
         let error = read("learning_rat = 1", "run.toml").unwrap_err();
         assert_eq!(error, "run.toml: unknown key 'learning_rat': did you mean 'learning_rate'?");

@@ -18,7 +18,10 @@ use crate::{
     trainer::{TrainerSettings, When},
 };
 use garden_data::{Columns, OnLongRow, text::TrainOn};
-use garden_model::{LayerGroups, LoraSettings, lora::LoraError};
+use garden_model::{
+    LayerGroups, LoraSettings,
+    lora::{LoraError, target_pattern},
+};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -53,6 +56,21 @@ pub enum ConfigError {
     /// Two options that exclude each other.
     #[error("--{0} and --{1} exclude each other")]
     Conflict(&'static str, &'static str),
+    /// An adapter to start from, and an option that says otherwise.
+    #[error("--{flag} {asked} and --adapter {}, which has {has}: leave --{flag} out", adapter.display())]
+    AdapterHas {
+        /// The flag, without dashes.
+        flag: &'static str,
+        /// What was given.
+        asked: String,
+        /// The adapter.
+        adapter: PathBuf,
+        /// What it has.
+        has: String,
+    },
+    /// An adapter to start from that cannot be read.
+    #[error("--adapter: {0}")]
+    Adapter(String),
     /// An option that needs another one.
     #[error("--{0} needs {1}")]
     Needs(&'static str, &'static str),
@@ -78,8 +96,15 @@ pub enum Precision {
 pub enum EvalRows {
     /// None.
     None,
-    /// A dataset of its own.
-    Dataset(String),
+    /// A dataset of its own, or a split of it.
+    Dataset {
+        /// File, folder or hub id.
+        name: String,
+        /// Which split, where the user names one.
+        split: Option<String>,
+    },
+    /// Another split of the dataset that is trained on.
+    Split(String),
     /// A share of the training rows, held out.
     Share(f64),
     /// A number of the training rows, held out.
@@ -101,6 +126,8 @@ pub enum Resume {
 /// The part of a run that concerns LoRA.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoraConfig {
+    /// The adapter whose weights are the start; a fresh one if there is none.
+    pub adapter: Option<PathBuf>,
     /// Rank.
     pub r: usize,
     /// Numerator of the scale.
@@ -130,7 +157,8 @@ impl LoraConfig {
             attention: self.attention,
             mlp: self.mlp,
         };
-        let target_modules = self.target_modules.clone().map_or_else(|| groups.pattern(), Ok)?;
+        let chosen = self.target_modules.as_deref().map(target_pattern);
+        let target_modules = chosen.map_or_else(|| groups.pattern(), Ok)?;
         let settings = LoraSettings {
             rank: self.r,
             alpha: self.alpha as f32,
@@ -158,6 +186,10 @@ pub struct DataConfig {
     pub min_pixels: Option<u64>,
     /// Largest image area.
     pub max_pixels: Option<u64>,
+    /// Which split is trained on, where the user names one.
+    pub split: Option<String>,
+    /// Folders that rows read their images from, besides that of their file.
+    pub image_roots: Vec<PathBuf>,
     /// Fetch images by their address.
     pub allow_remote_images: bool,
     /// Which columns mean what.

@@ -135,11 +135,16 @@ options! {
         /// Where the adapter, checkpoints, logs and the report go.
         #[arg(value_name = "DIR")]
         output_dir: PathBuf,
-        /// Rows to evaluate on.
-        #[arg(value_name = "PATH")]
+        /// Which split of --dataset to train on: train, validation, test, a name, several with +, or all
+        /// (train, or the files of no split).
+        #[arg(value_name = "NAME")]
+        split: String,
+        /// Rows to evaluate on; of a folder or hub dataset its validation split, else its test split.
+        #[arg(value_name = "PATH|HUB_ID")]
         eval_dataset: String,
-        /// Share (5%) or number of the training rows to hold out for evaluation.
-        #[arg(value_name = "SHARE")]
+        /// Share (5%) or number of the training rows to hold out for evaluation, or the split to evaluate on
+        /// (validation).
+        #[arg(value_name = "SHARE|NAME")]
         eval_split: String,
     }
     "Length" {
@@ -182,6 +187,9 @@ options! {
     "Adapter" {
         /// Adapters or all weights (lora).
         method: Method,
+        /// Start from this adapter instead of a fresh one; its rank, alpha and layers are the run's.
+        #[arg(value_name = "DIR")]
+        adapter: PathBuf,
         /// Rank of the adapters (16).
         lora_r: usize,
         /// Scale of the adapters: alpha / r (16).
@@ -191,8 +199,9 @@ options! {
         /// Scale by alpha / sqrt(r) instead.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         use_rslora: bool,
-        /// Modules to adapt: a regular expression over their names, instead of the four switches below.
-        #[arg(value_name = "REGEX")]
+        /// Modules to adapt, instead of the four switches below: names (q_proj,v_proj), all-linear, or a
+        /// regular expression over whole paths.
+        #[arg(value_name = "NAMES|all-linear|REGEX")]
         target_modules: String,
         /// Adapt the vision tower (true).
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
@@ -230,6 +239,10 @@ options! {
         min_pixels: u64,
         /// Largest image area in pixels; the checkpoint's own limit if not given.
         max_pixels: u64,
+        /// Rows may read images below this folder too, not only below that of their file; relative paths are
+        /// looked for here first. Several times for several folders.
+        #[arg(value_name = "DIR")]
+        image_root: Vec<PathBuf>,
         /// Fetch images from http(s) addresses in the rows.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         allow_remote_images: bool,

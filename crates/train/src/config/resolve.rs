@@ -7,7 +7,8 @@ use super::{
     Resume, RunConfig, TrainOptions,
 };
 use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, trainer::When};
-use std::ops::RangeInclusive;
+use garden_model::Adapter;
+use std::{ops::RangeInclusive, path::Path};
 
 // What runs have at most: so that no size in a plan, also for the largest model, comes near what a number can hold.
 const ROWS_OF_A_BATCH: RangeInclusive<u64> = 1..=4096;
@@ -93,7 +94,8 @@ impl RunConfig {
 }
 
 fn lora(o: &TrainOptions) -> Result<LoraConfig, ConfigError> {
-    Ok(LoraConfig {
+    let fresh = LoraConfig {
+        adapter: None,
         r: at_least_one("lora-r", o.lora_r.unwrap_or(16) as u64)? as usize,
         alpha: within("lora-alpha", o.lora_alpha.unwrap_or(16.0), |x| x > 0.0, "a number above 0")?,
         dropout: within(
@@ -108,6 +110,51 @@ fn lora(o: &TrainOptions) -> Result<LoraConfig, ConfigError> {
         language: o.finetune_language_layers.unwrap_or(true),
         attention: o.finetune_attention_modules.unwrap_or(true),
         mlp: o.finetune_mlp_modules.unwrap_or(true),
+    };
+    match &o.adapter {
+        Some(_) if o.method == Some(Method::Full) => Err(ConfigError::Conflict("adapter", "method full")),
+        Some(adapter) => started_from(adapter, o, fresh),
+        None => Ok(fresh),
+    }
+}
+
+/// The settings of an adapter that exists. Its weights mean something only with its own rank, scale and
+/// layers; what is dropped while training is the run's choice.
+fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<LoraConfig, ConfigError> {
+    let switches = [
+        ("target-modules", o.target_modules.is_some()),
+        ("finetune-vision-layers", o.finetune_vision_layers.is_some()),
+        ("finetune-language-layers", o.finetune_language_layers.is_some()),
+        ("finetune-attention-modules", o.finetune_attention_modules.is_some()),
+        ("finetune-mlp-modules", o.finetune_mlp_modules.is_some()),
+    ];
+    if let Some((flag, _)) = switches.into_iter().find(|(_, given)| *given) {
+        return Err(ConfigError::Conflict(flag, "adapter"));
+    }
+    let own = Adapter::read_settings(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
+    let alpha = f64::from(own.alpha);
+    let numbers = [
+        ("lora-r", o.lora_r.map(|rank| rank as f64), own.rank as f64),
+        ("lora-alpha", o.lora_alpha, alpha),
+        ("use-rslora", o.use_rslora.map(f64::from), f64::from(own.rslora)),
+    ];
+    for (flag, asked, has) in numbers {
+        if let Some(asked) = asked.filter(|asked| *asked != has) {
+            let [asked, has] = [asked, has].map(|value| match flag {
+                "use-rslora" => (value != 0.0).to_string(),
+                _ => value.to_string(),
+            });
+            return Err(ConfigError::AdapterHas { flag, asked, adapter: adapter.to_owned(), has });
+        }
+    }
+    Ok(LoraConfig {
+        adapter: Some(adapter.to_owned()),
+        r: own.rank,
+        alpha,
+        dropout: o.lora_dropout.unwrap_or(f64::from(own.dropout)),
+        rslora: own.rslora,
+        target_modules: Some(own.target_modules),
+        ..fresh
     })
 }
 
@@ -133,6 +180,8 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         },
         min_pixels: o.min_pixels,
         max_pixels: o.max_pixels,
+        split: o.split.clone(),
+        image_roots: o.image_root.clone().unwrap_or_default(),
         allow_remote_images: o.allow_remote_images.unwrap_or(false),
         columns: o.columns.clone().unwrap_or_default(),
         workers: o
@@ -204,17 +253,23 @@ fn precision(o: &TrainOptions) -> Result<Precision, ConfigError> {
 }
 
 fn eval_rows(o: &TrainOptions) -> Result<EvalRows, ConfigError> {
-    match (&o.eval_dataset, &o.eval_split) {
-        (Some(_), Some(_)) => Err(ConfigError::Conflict("eval-dataset", "eval-split")),
-        (Some(dataset), None) => Ok(EvalRows::Dataset(dataset.clone())),
-        (None, None) => Ok(EvalRows::None),
-        (None, Some(text)) => {
+    let dataset = |name: &String, split| EvalRows::Dataset { name: name.clone(), split };
+    let Some(text) = &o.eval_split else {
+        return Ok(o.eval_dataset.as_ref().map_or(EvalRows::None, |name| dataset(name, None)));
+    };
+    // A split has a name, which numbers have not.
+    let is_name = text.starts_with(|first: char| first.is_alphabetic());
+    match &o.eval_dataset {
+        Some(name) if is_name => Ok(dataset(name, Some(text.clone()))),
+        Some(_) => Err(ConfigError::Conflict("eval-dataset", "eval-split")),
+        None if is_name => Ok(EvalRows::Split(text.clone())),
+        None => {
             let count = || text.parse::<u64>().ok().filter(|count| *count > 0).map(EvalRows::Count);
             let by_share = share(text).filter(|share| *share > 0.0 && *share < 1.0).map(EvalRows::Share);
             count().or(by_share).ok_or(ConfigError::Value {
                 flag: "eval-split",
                 value: text.clone(),
-                reason: "a share such as 5% or 0.05, or a number of rows",
+                reason: "a share such as 5% or 0.05, a number of rows, or the name of a split",
             })
         }
     }
@@ -349,5 +404,48 @@ mod tests {
         assert_eq!(split("5%"), EvalRows::Share(0.05));
         assert_eq!(split("0.25"), EvalRows::Share(0.25));
         assert_eq!(split("40"), EvalRows::Count(40));
+        assert_eq!(split("validation"), EvalRows::Split("validation".into()));
+        let options =
+            TrainOptions { eval_dataset: Some("data".into()), eval_split: Some("test".into()), ..minimal() };
+        let expected = EvalRows::Dataset { name: "data".into(), split: Some("test".into()) };
+        assert_eq!(RunConfig::resolve(options).unwrap().eval_rows, expected);
+    }
+
+    /// An adapter's settings as PEFT writes them.
+    fn adapter() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"peft_type": "LORA", "r": 8, "lora_alpha": 32, "lora_dropout": 0.1, "target_modules": ["q_proj"]}"#;
+        std::fs::write(folder.path().join("adapter_config.json"), text).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_run_from_an_adapter_has_its_rank_scale_and_layers() {
+        let folder = adapter();
+        let from = |change: fn(&mut TrainOptions)| {
+            let mut options = TrainOptions { adapter: Some(folder.path().into()), ..minimal() };
+            change(&mut options);
+            RunConfig::resolve(options).map(|config| config.lora).map_err(|error| error.to_string())
+        };
+        let lora = from(|_| {}).unwrap();
+        assert_eq!((lora.r, lora.alpha, lora.rslora), (8, 32.0, false));
+        assert!((lora.dropout - 0.1).abs() < 1e-6);
+        assert_eq!(lora.settings().unwrap().target_modules, r"(.*\.)?(q_proj)");
+        assert_eq!(from(|o| o.lora_dropout = Some(0.0)).unwrap().dropout, 0.0, "a choice of the run");
+        assert!(from(|o| o.lora_r = Some(8)).is_ok());
+        type Change = fn(&mut TrainOptions);
+        let cases: [(Change, &str); 5] = [
+            (|o| o.lora_r = Some(16), "--lora-r 16 and --adapter "),
+            (|o| o.lora_alpha = Some(16.0), "--lora-alpha 16 and --adapter "),
+            (|o| o.use_rslora = Some(true), "--use-rslora true and --adapter "),
+            (|o| o.target_modules = Some("v_proj".into()), "--target-modules and --adapter exclude"),
+            (|o| o.method = Some(Method::Full), "--adapter and --method full exclude"),
+        ];
+        for (change, message) in cases {
+            let error = from(change).unwrap_err();
+            assert!(error.starts_with(message), "{error:?} should start with {message:?}");
+        }
+        std::fs::remove_file(folder.path().join("adapter_config.json")).unwrap();
+        assert!(from(|_| {}).unwrap_err().starts_with("--adapter: "));
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     trainer::{BatchSource, BoxError, Position, TrainableModel},
 };
 use garden_data::{
-    Batch, Dataset, DatasetOptions, RowReader,
+    Batch, Dataset, DatasetOptions, RowReader, SplitChoice,
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
@@ -73,6 +73,8 @@ impl Component {
 pub struct Work<'a> {
     /// A file, folder or hub id.
     pub dataset: &'a str,
+    /// How it is read.
+    pub source: &'a DatasetOptions,
     /// A model's folder.
     pub base_model: &'a Path,
     /// How many rows of the dataset it works through.
@@ -145,7 +147,7 @@ pub fn run_component(component: Component, work: &Work<'_>) -> Result<(), RunErr
 }
 
 fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
-    let dataset = Arc::new(Dataset::open(work.dataset, &DatasetOptions::default(), &())?);
+    let dataset = Arc::new(Dataset::open(work.dataset, work.source, &())?);
     let limits = DecodeLimits::default();
     let processor = Processor::from_dir(work.base_model, PixelLimits::default(), limits)?;
     let mut reader = RowReader::new(dataset.clone());
@@ -187,7 +189,7 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
 }
 
 fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError> {
-    let whole = Dataset::open(work.dataset, &DatasetOptions::default(), &())?.rows();
+    let whole = Dataset::open(work.dataset, work.source, &())?.rows();
     // What is held out is not worked on.
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
@@ -257,6 +259,13 @@ fn config(work: &Work<'_>, held_out: u64) -> Result<RunConfig, crate::config::Co
     RunConfig::resolve(TrainOptions {
         base_model: Some(work.base_model.to_string_lossy().into_owned()),
         dataset: Some(work.dataset.to_owned()),
+        split: match &work.source.split {
+            SplitChoice::Named(name) => Some(name.clone()),
+            SplitChoice::Training | SplitChoice::Evaluation => None,
+        },
+        image_root: Some(work.source.image_roots.clone()),
+        allow_remote_images: Some(work.source.allow_remote_images),
+        columns: Some(work.source.columns.clone()),
         output_dir: Some(std::env::temp_dir()),
         eval_split: (held_out > 0).then(|| held_out.to_string()),
         batch_size: Some(work.batch_size),

@@ -3,8 +3,11 @@
 //! In come a base checkpoint and a PEFT adapter; out comes a complete folder in 16 bits or in bitsandbytes' 4 bits. Tensors go through one
 //! at a time, the folder appears under its name only when it is whole, and a result that equals its base is refused.
 
+mod partial;
 mod tensors;
 
+use crate::folders::{self, Overlap};
+use garden_data::processor::{ProcessorError, files_for_version_4};
 use garden_model::{
     Adapter, Checkpoint, ConfigError, ModelConfig,
     adapter_file::AdapterError,
@@ -12,6 +15,7 @@ use garden_model::{
     parameters::{Parameter, parameters},
     tensor_file::TensorFileError,
 };
+use partial::PartialFolder;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -68,6 +72,9 @@ pub enum MergeError {
     /// The adapter is no use, or not for this base.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
+    /// The base's processor files are no use.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
     /// The system refused.
     #[error("{}: {source}", path.display())]
     Io {
@@ -77,8 +84,20 @@ pub enum MergeError {
         source: io::Error,
     },
     /// There is something in the way.
-    #[error("{} exists already: choose another --output, or remove it first", .0.display())]
+    #[error("--output {} is there already and is not an empty folder: choose another one", .0.display())]
     Exists(PathBuf),
+    /// The result would lie in what it is made from.
+    #[error("--output {} {} {what} ({}): choose a folder elsewhere", output.display(), overlap.words(), source_folder.display())]
+    Overlap {
+        /// The folder to make.
+        output: PathBuf,
+        /// How they touch.
+        overlap: Overlap,
+        /// What it touches.
+        what: &'static str,
+        /// Where that is.
+        source_folder: PathBuf,
+    },
     /// A tensor could not be quantised.
     #[error("{name}: {source}")]
     Quantise {
@@ -123,56 +142,37 @@ pub fn merge(
     merged_as: MergedAs,
     mut progress: impl FnMut(f64),
 ) -> Result<Merged, MergeError> {
-    if output.exists() {
-        return Err(MergeError::Exists(output.to_owned()));
-    }
+    check_output(base, adapter_dir, output)?;
     let config = ModelConfig::read(base)?;
     let checkpoint = Checkpoint::open(base)?;
     checkpoint.check(&config)?;
     let adapter = Adapter::read(adapter_dir, &config)?;
-    let partial = partial_folder(output);
-    make_empty(&partial)?;
-    let written = (|| {
-        let merger = Merger::new(&checkpoint, &adapter, merged_as);
-        let merged = write_weights(&merger, &parameters(&config), &partial, &mut progress)?;
-        if merged.changed_elements == 0 {
-            return Err(MergeError::Unchanged(adapter_dir.to_owned()));
+    let partial = PartialFolder::make(output)?;
+    let merger = Merger::new(&checkpoint, &adapter, merged_as);
+    let merged = write_weights(&merger, &parameters(&config), partial.path(), &mut progress)?;
+    if merged.changed_elements == 0 {
+        return Err(MergeError::Unchanged(adapter_dir.to_owned()));
+    }
+    let quantization = (merged_as == MergedAs::FourBit).then(quantization_config);
+    write_config(base, partial.path(), "bfloat16", quantization)?;
+    copy_companions(base, partial.path())?;
+    partial.place(output)?;
+    Ok(merged)
+}
+
+/// Refuses a folder that is in use, or part of what is merged.
+fn check_output(base: &Path, adapter: &Path, output: &Path) -> Result<(), MergeError> {
+    for (what, source) in [("the base model", base), ("the adapter", adapter)] {
+        // A new folder holds nothing; one that does is refused below.
+        if let Some(overlap) = Overlap::of(output, source).filter(|overlap| *overlap != Overlap::Around) {
+            let (output, source_folder) = (output.to_owned(), source.to_owned());
+            return Err(MergeError::Overlap { output, overlap, what, source_folder });
         }
-        let quantization = (merged_as == MergedAs::FourBit).then(quantization_config);
-        write_config(base, &partial, "bfloat16", quantization)?;
-        copy_companions(base, &partial)?;
-        garden_model::files::rename_synced(&partial, output).map_err(MergeError::io(output))?;
-        Ok(merged)
-    })();
-    if written.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_dir_all(&partial);
     }
-    written
-}
-
-fn partial_folder(output: &Path) -> PathBuf {
-    let mut name = output.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    output.with_file_name(name)
-}
-
-/// Makes a folder, or removes the files that a killed merge left in it: they would become a part of this one's result.
-fn make_empty(partial: &Path) -> Result<(), MergeError> {
-    // A link counts as a file: what it leads to is not looked at.
-    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| !found.is_dir());
-    if is_file(partial) {
-        return Err(MergeError::Exists(partial.to_owned()));
+    match folders::is_free(output).map_err(MergeError::io(output))? {
+        true => Ok(()),
+        false => Err(MergeError::Exists(output.to_owned())),
     }
-    fs::create_dir_all(partial).map_err(MergeError::io(partial))?;
-    let entries = fs::read_dir(partial).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let left: Vec<PathBuf> =
-        entries.map_err(MergeError::io(partial))?.iter().map(|entry| entry.path()).collect();
-    // A merge makes no folders: where there is one, all of it is somebody else's.
-    if let Some(folder) = left.iter().find(|path| !is_file(path)) {
-        return Err(MergeError::Exists(folder.clone()));
-    }
-    left.iter().try_for_each(|file| fs::remove_file(file).map_err(MergeError::io(file)))
 }
 
 /// Writes all tensors, in as many files as their size asks for.
@@ -273,13 +273,18 @@ fn write_json(path: &Path, value: &Value) -> Result<(), MergeError> {
     garden_model::files::write_whole(path, text.as_bytes()).map_err(MergeError::io(path))
 }
 
-/// Copies tokenizer and processor files, so that the folder needs no other.
+/// Copies tokenizer and processor files, so that the folder needs no other, whichever version of transformers
+/// reads it.
 pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError> {
     for name in COMPANIONS {
         let (from, to) = (base.join(name), dir.join(name));
         if from.is_file() {
             garden_model::files::copy_whole(&from, &to).map_err(MergeError::io(&to))?;
         }
+    }
+    for (name, text) in files_for_version_4(base)? {
+        let to = dir.join(name);
+        garden_model::files::write_whole(&to, text.as_bytes()).map_err(MergeError::io(&to))?;
     }
     Ok(())
 }

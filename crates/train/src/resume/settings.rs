@@ -55,16 +55,19 @@ pub(super) const SETTINGS: &[Setting] = &[
     // A folder may have moved: its contents are compared.
     told("base_model", |c| c.base_model.clone()),
     told("dataset", |c| c.dataset.clone()),
+    // The rows themselves are compared.
+    told("split", |c| word(&c.data.split)),
     free("output_dir"),
     // Excludes nothing: fixing a row of a separate evaluation set must not block resuming.
     told("eval_dataset", |c| match &c.eval_rows {
-        EvalRows::Dataset(name) => name.clone(),
+        EvalRows::Dataset { name, .. } => name.clone(),
         _ => NONE.to_owned(),
     }),
     fixed("eval_split", JUDGED, |c| match &c.eval_rows {
         EvalRows::Share(share) => format!("{}%", 100.0 * share),
         EvalRows::Count(rows) => format!("{rows} rows"),
-        EvalRows::None | EvalRows::Dataset(_) => NONE.to_owned(),
+        EvalRows::Split(name) | EvalRows::Dataset { split: Some(name), .. } => name.clone(),
+        EvalRows::None | EvalRows::Dataset { split: None, .. } => NONE.to_owned(),
     }),
     told("epochs", |c| c.epochs.to_string()),
     told("max_steps", |c| word(&c.max_steps)),
@@ -90,6 +93,8 @@ pub(super) const SETTINGS: &[Setting] = &[
     told("adam_epsilon", |c| c.adam.epsilon.to_string()),
     fixed("seed", ORDER, |c| c.seed.to_string()),
     fixed("method", TRAINED, |c| word(&c.method)),
+    // Its weights were the start, and those of the checkpoint go on.
+    told("adapter", |c| lora(c, |lora| word(&lora.adapter))),
     fixed("lora_r", TRAINED, |c| lora(c, |lora| lora.r.to_string())),
     fixed("lora_alpha", TRAINED, |c| lora(c, |lora| lora.alpha.to_string())),
     fixed("lora_dropout", TRAINED, |c| lora(c, |lora| lora.dropout.to_string())),
@@ -109,6 +114,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     told("max_bad_rows", |c| format!("{}%", 100.0 * c.data.max_bad_share)),
     fixed("min_pixels", IMAGES, |c| word(&c.data.min_pixels)),
     fixed("max_pixels", IMAGES, |c| word(&c.data.max_pixels)),
+    told("image_root", |c| word(&c.data.image_roots)),
     free("allow_remote_images"),
     fixed("columns", ROWS, |c| c.data.columns.to_string()),
     free("dataloader_num_workers"),

@@ -18,8 +18,10 @@ use garden_data::{
     BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
     image::DecodeLimits,
     index,
+    overlap::{RowSet, SharedRows, shared_rows},
     processor::{PixelLimits, Processor},
     progress::Progress,
+    split::{LeftSplit, SplitChoice},
     survey::{RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };
@@ -53,16 +55,21 @@ pub struct RunData {
     pub one_row: Load,
     /// The longest row, with the most tokens that one may have.
     longest: (Longest, usize),
+    /// Rows to evaluate on that are trained on, too.
+    pub shared: Option<SharedRows>,
+    /// Lines that say which splits are read, where a dataset has several.
+    splits: Vec<String>,
 }
 
 /// Opens and surveys the data of a run.
 pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
-    let recipe = recipe(&config.dataset, config, model, progress)?;
+    let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
+    let recipe = recipe(&config.dataset, split, config, model, progress)?;
     let rows = recipe.dataset.rows();
     let held_out = match config.eval_rows {
         EvalRows::Count(count) => count,
         EvalRows::Share(share) => (share * rows as f64).round().max(1.0) as u64,
-        EvalRows::None | EvalRows::Dataset(_) => 0,
+        EvalRows::None | EvalRows::Dataset { .. } | EvalRows::Split(_) => 0,
     };
     if held_out >= rows {
         return Err(RunError::NothingLeft { held_out, rows });
@@ -95,11 +102,18 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         (rows, 0) => rows,
         (rows, held_out) => index::hash(&[rows, held_out].map(u64::to_le_bytes).concat()),
     };
-    let evaluation = match &config.eval_rows {
-        EvalRows::None => None,
-        EvalRows::Count(_) | EvalRows::Share(_) => split.map(|share| part(share, None)),
-        EvalRows::Dataset(name) => {
-            let recipe = self::recipe(name, config, model, progress)?;
+    let own_rows = match &config.eval_rows {
+        EvalRows::Split(name) => Some((&config.dataset, SplitChoice::Named(name.clone()))),
+        EvalRows::Dataset { name, split: Some(split) } => Some((name, SplitChoice::Named(split.clone()))),
+        EvalRows::Dataset { name, split: None } => Some((name, SplitChoice::Evaluation)),
+        EvalRows::None | EvalRows::Count(_) | EvalRows::Share(_) => None,
+    };
+    let trained_on = RowSet { dataset: recipe.dataset.clone(), share };
+    let mut evaluated_on = split.map(|share| RowSet { share, ..trained_on.clone() });
+    let evaluation = match own_rows {
+        None => split.map(|share| part(share, None)),
+        Some((name, split)) => {
+            let recipe = self::recipe(name, split, config, model, progress)?;
             let survey = look_at(&recipe, None, config, progress)?;
             let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
             check_usable(&survey, name, &config.data, longest)?;
@@ -107,9 +121,14 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             load = load.union(own);
             one_row = one_row.union(Load::surveyed(&survey, 1));
             let supply = Supply::new(config, patch_bytes(&recipe), &own);
+            evaluated_on = Some(RowSet { dataset: recipe.dataset.clone(), share: RowShare::All });
             Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
     };
+    let compare = |rows: &RowSet| shared_rows(&trained_on, rows, workers(&config.data), progress);
+    let shared = evaluated_on.as_ref().map(compare).transpose()?;
+    let splits = [Some(&trained_on), evaluated_on.as_ref().filter(|_| split.is_none())];
+    let splits = splits.into_iter().flatten().filter_map(said_split).collect();
     let longest = (longest, config.data.max_seq_length);
     let selective_from_epoch = match config.data.selective_loss {
         Level::None => 0,
@@ -125,7 +144,17 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         load,
         one_row,
         longest,
+        shared,
+        splits,
     })
+}
+
+/// Which split of a dataset is read, where there is more than one.
+fn said_split(rows: &RowSet) -> Option<String> {
+    let (dataset, left) = (&rows.dataset, rows.dataset.left_splits());
+    let left: Vec<String> = left.iter().map(LeftSplit::to_string).collect();
+    let split = dataset.split().unwrap_or("the files of no split");
+    (!left.is_empty()).then(|| format!("split: {split}; not read: {}", left.join(", ")))
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {
@@ -134,15 +163,17 @@ fn patch_bytes(recipe: &Recipe) -> usize {
 
 fn recipe(
     name: &str,
+    split: SplitChoice,
     config: &RunConfig,
     model: &Path,
     progress: &dyn Progress,
 ) -> Result<Arc<Recipe>, RunError> {
     let data = &config.data;
     let options = DatasetOptions {
+        image_roots: data.image_roots.clone(),
         allow_remote_images: data.allow_remote_images,
         columns: data.columns.clone(),
-        ..DatasetOptions::default()
+        split,
     };
     let dataset = Arc::new(Dataset::open(name, &options, progress)?);
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
@@ -243,6 +274,18 @@ fn selective_keys(config: &DataConfig, recipe: &Recipe) -> Result<Vec<String>, R
 }
 
 impl RunData {
+    /// What is to be said aloud about rows that are both trained and evaluated on.
+    pub fn warning(&self) -> Option<String> {
+        let (shared, evaluation) = (self.shared.as_ref()?, self.evaluation.as_ref()?);
+        let (trained, evaluated) = shared.example.as_ref()?;
+        Some(format!(
+            "{} of the {} rows to evaluate on are also trained on, such as {evaluated}, which is {trained}: the evaluation \
+             will look better than it is",
+            shared.rows,
+            evaluation.rows(),
+        ))
+    }
+
     /// Lines that say what the rows are like.
     pub fn describe(&self) -> Vec<String> {
         let survey = &self.survey;
@@ -263,6 +306,7 @@ impl RunData {
                 survey.too_long
             ));
         }
+        lines.extend(self.splits.iter().cloned());
         if let Some(evaluation) = &self.evaluation {
             lines.push(format!("evaluation: {} rows, training: {}", evaluation.rows(), self.training.rows()));
         }

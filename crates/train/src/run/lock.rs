@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The file that is locked; it stays, empty, beside what a run wrote.
-const LOCK: &str = ".lock";
+pub(super) const LOCK: &str = ".lock";
 
 /// Held for as long as a run is at work in its folder.
 #[derive(Debug)]

@@ -8,10 +8,12 @@ mod finish;
 mod lock;
 mod longest;
 mod model;
+mod output;
 
 pub use data::{RunData, open as open_data};
 pub use longest::Longest;
 pub use model::VisionModel;
+pub use output::OutputError;
 
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
@@ -62,6 +64,12 @@ pub enum RunError {
     Lora(#[from] LoraError),
     #[error("the adapter: {0}")]
     Adapter(#[from] AdapterError),
+    #[error(
+        "--adapter {} holds {there} layers, not the {chosen} that its target_modules choose: train it further with the tool \
+         that made it, or start without it",
+        dir.display()
+    )]
+    AdapterLayers { dir: PathBuf, there: usize, chosen: usize },
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
@@ -103,6 +111,8 @@ pub enum RunError {
     #[error("another run is at work in {}: wait for its end, or choose another --output-dir", dir.display())]
     Busy { dir: PathBuf },
     #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Train(#[from] TrainError),
@@ -125,6 +135,7 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     garden_engine::return_large_pieces();
     let screen = Screen::new(config.log_format, config.quiet);
     let base = hub::model_folder(&config.base_model, &screen)?;
+    output::check(config, &base)?;
     let output = &config.output_dir;
     let _lock = FolderLock::take(output)?;
     let store = CheckpointStore::open(output)?;
@@ -154,6 +165,7 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
         config.base_model
     ));
     data.describe().iter().for_each(|line| screen.line(line));
+    data.warning().iter().for_each(|warning| screen.note(warning));
     // Listens until the results are written: a second signal tells which checkpoint is the last, whenever it comes.
     let mut interrupts = Interrupts::listen(&screen, checkpoint.as_ref().map(|last| last.path.as_path()))
         .map_err(RunError::io("signals"))?;

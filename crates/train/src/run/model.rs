@@ -52,7 +52,7 @@ impl VisionModel {
             .keeping(config.memory.budget.map(|bytes| bytes as usize))?;
         // Settings are checked before gigabytes are read.
         let adapter = match config.method {
-            Method::Lora => Some(Adapter::fresh(&model_config, config.lora.settings()?, config.seed)?),
+            Method::Lora => Some(first_adapter(config, &model_config)?),
             Method::Full => None,
         };
         let weights = ModelWeights::load(&checkpoint, &model_config, config.weights_precision(), progress)?;
@@ -125,6 +125,21 @@ impl VisionModel {
         let rows: Vec<String> = batch.rows.iter().map(|row| (row + 1).to_string()).collect();
         format!("rows {}: {error}", rows.join(", ")).into()
     }
+}
+
+/// The adapter that training begins with: a fresh one, or the one to start from.
+fn first_adapter(config: &RunConfig, model: &ModelConfig) -> Result<Adapter, RunError> {
+    let settings = config.lora.settings()?;
+    let Some(dir) = &config.lora.adapter else {
+        return Ok(Adapter::fresh(model, settings, config.seed)?);
+    };
+    let read = Adapter::read(dir, model)?;
+    let chosen = settings.targets(model)?;
+    if !read.pairs.iter().map(|pair| &pair.module).eq(chosen.iter().map(|linear| &linear.module)) {
+        let (dir, there, chosen) = (dir.clone(), read.pairs.len(), chosen.len());
+        return Err(RunError::AdapterLayers { dir, there, chosen });
+    }
+    Ok(Adapter { settings, ..read })
 }
 
 impl TrainableModel for VisionModel {

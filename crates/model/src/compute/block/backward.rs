@@ -21,7 +21,7 @@ impl Pass<'_> {
         grad: (&'b [f32], usize),
         narrow: &'b [f32],
     ) -> Trained<'a, 'b> {
-        Trained { projection, rows, grad, narrow, mask: self.mask(projection) }
+        Trained { projection, rows, grad, narrow, mask: projection.mask(self.dropout) }
     }
 
     /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the lowest trained

@@ -1,0 +1,247 @@
+//! The splits of a dataset, as far as the names of its files tell them.
+//!
+//! Takes the data files below a folder and which split is wanted; gives the files to read. The rules are
+//! those of the `datasets` library: a word such as `train`, `val` or `test` in the name of a file or of its
+//! nearest folder that has one, or the name before `-00000-of-00001`. Rows to train on are never those of
+//! another split, unless the user names it.
+
+use crate::error::DataError;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+/// Words in names, and the split that they mean.
+const WORDS: [(&str, &[&str]); 3] = [
+    (TRAIN, &["train", "training"]),
+    (VALIDATION, &["validation", "valid", "val", "dev"]),
+    (TEST, &["test", "testing", "eval", "evaluation"]),
+];
+const TRAIN: &str = "train";
+const VALIDATION: &str = "validation";
+const TEST: &str = "test";
+/// What a user writes to read every file.
+const ALL: &str = "all";
+
+/// Which split of a dataset is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum SplitChoice {
+    /// The one to train on: `train`, else the files that belong to no split.
+    #[default]
+    Training,
+    /// One to evaluate on: `validation`, else `test`, else the files that belong to no split.
+    Evaluation,
+    /// These, with `+` between several; `all` for every file.
+    Named(String),
+}
+
+/// The files of a dataset, chosen by their split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    pub files: Vec<PathBuf>,
+    /// The name of the split; none where no file belongs to one.
+    pub split: Option<String>,
+    /// What was left, by split.
+    pub left: Vec<LeftSplit>,
+}
+
+/// Files of a split that are not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftSplit {
+    /// Its name; none for files that belong to no split.
+    pub split: Option<String>,
+    /// How many files it has.
+    pub files: usize,
+}
+
+impl fmt::Display for LeftSplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = if self.files == 1 { "file" } else { "files" };
+        match &self.split {
+            Some(split) => write!(f, "{split} ({} {files})", self.files),
+            None => write!(f, "{} {files} of no split", self.files),
+        }
+    }
+}
+
+/// The split of a file: by its own name, else by the nearest of its folders that tells.
+pub(crate) fn split_of(file: &Path) -> Option<String> {
+    let shard = file.file_name().and_then(|name| shard_of(&name.to_string_lossy()).map(str::to_owned));
+    let named = |part: std::path::Component<'_>| split_in(&part.as_os_str().to_string_lossy());
+    match shard {
+        // `train_sft-00000-of-00001` is a split of that name, `train-00000-of-00001` is train.
+        Some(name) => Some(word_of(&name).map_or(name, str::to_owned)),
+        None => file.components().rev().find_map(named).map(str::to_owned),
+    }
+}
+
+/// The split that a word means.
+fn word_of(word: &str) -> Option<&'static str> {
+    let word = word.to_ascii_lowercase();
+    WORDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(split, _)| *split)
+}
+
+/// The split that a name has a word of; `train` before others.
+fn split_in(name: &str) -> Option<&'static str> {
+    let words: Vec<_> = name.split(|c: char| !c.is_ascii_alphabetic()).filter_map(word_of).collect();
+    [TRAIN, VALIDATION, TEST].into_iter().find(|split| words.contains(split))
+}
+
+/// What stands before `-00000-of-00001` in a name.
+fn shard_of(name: &str) -> Option<&str> {
+    let (before, after) = name.split_once("-of-")?;
+    let (split, number) = before.rsplit_once('-')?;
+    let digits = |text: &str| text.len() >= 5 && text.bytes().take(5).all(|byte| byte.is_ascii_digit());
+    (digits(number) && digits(after) && !split.is_empty()).then_some(split)
+}
+
+/// Chooses among the files below `root`; the names above it tell nothing.
+pub(crate) fn choose(root: &Path, files: Vec<PathBuf>, wanted: &SplitChoice) -> Result<Chosen, DataError> {
+    let mut splits: BTreeMap<Option<String>, Vec<PathBuf>> = BTreeMap::new();
+    for file in files {
+        let split = split_of(file.strip_prefix(root).unwrap_or(&file));
+        splits.entry(split).or_default().push(file);
+    }
+    let names = match wanted {
+        SplitChoice::Training => vec![first_of(&splits, &[TRAIN])],
+        SplitChoice::Evaluation => vec![first_of(&splits, &[VALIDATION, TEST])],
+        SplitChoice::Named(name) if name == ALL => splits.keys().cloned().map(Some).collect(),
+        SplitChoice::Named(names) => names.split('+').map(|name| named(&splits, name.trim())).collect(),
+    };
+    let mut chosen = Chosen { files: Vec::new(), split: None, left: Vec::new() };
+    let has = listed(&splits);
+    for name in names {
+        let name = name.filter(|name| splits.contains_key(name)).ok_or_else(|| DataError::Split {
+            path: root.to_owned(),
+            wanted: match wanted {
+                SplitChoice::Training => "which split to train on".into(),
+                SplitChoice::Evaluation => "which split to evaluate on".into(),
+                SplitChoice::Named(name) => format!("where split '{name}' is"),
+            },
+            has: has.clone(),
+        })?;
+        chosen.files.extend(splits.remove(&name).unwrap_or_default());
+        let joined = [chosen.split.take(), name].into_iter().flatten().collect::<Vec<_>>().join("+");
+        chosen.split = Some(joined).filter(|joined| !joined.is_empty());
+    }
+    chosen.files.sort_unstable();
+    let left = splits.into_iter().map(|(split, files)| LeftSplit { split, files: files.len() });
+    chosen.left = left.collect();
+    Ok(chosen)
+}
+
+type Splits = BTreeMap<Option<String>, Vec<PathBuf>>;
+
+/// The first of these splits that is there, else the files of no split, else the only split there is.
+fn first_of(splits: &Splits, names: &[&str]) -> Option<Option<String>> {
+    let there = names.iter().map(|name| Some((*name).to_owned())).find(|name| splits.contains_key(name));
+    there.or_else(|| splits.contains_key(&None).then_some(None)).or_else(|| match splits.len() {
+        1 => splits.keys().next().cloned(),
+        _ => None,
+    })
+}
+
+/// The split of a name, as it is written or as the word means; files of no split are `train` where nothing
+/// else is.
+fn named(splits: &Splits, name: &str) -> Option<Option<String>> {
+    let meant = word_of(name).unwrap_or(name);
+    let there =
+        [name, meant].into_iter().map(|name| Some(name.to_owned())).find(|name| splits.contains_key(name));
+    there.or_else(|| (meant == TRAIN && splits.contains_key(&None)).then_some(None))
+}
+
+fn listed(splits: &Splits) -> String {
+    let split = |(split, files): (&Option<String>, &Vec<PathBuf>)| {
+        LeftSplit { split: split.clone(), files: files.len() }.to_string()
+    };
+    splits.iter().map(split).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of the chosen files, and the split, or the message.
+    fn pick(names: &[&str], wanted: &SplitChoice) -> Result<(Vec<String>, Option<String>), String> {
+        // The folder may be called anything.
+        let root = Path::new("/test/train/datasets--garden--eval");
+        let chosen = choose(root, names.iter().map(|name| root.join(name)).collect(), wanted);
+        let relative = |file: &PathBuf| file.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        let chosen = chosen.map_err(|error| error.to_string())?;
+        Ok((chosen.files.iter().map(relative).collect(), chosen.split))
+    }
+
+    #[track_caller]
+    fn assert_picks(names: &[&str], wanted: &SplitChoice, files: &[&str], split: Option<&str>) {
+        let (found, name) = pick(names, wanted).unwrap();
+        assert_eq!(
+            (found.iter().map(String::as_str).collect::<Vec<_>>(), name.as_deref()),
+            (files.to_vec(), split)
+        );
+    }
+
+    #[test]
+    fn training_never_reads_the_rows_of_another_split() {
+        let training = &SplitChoice::Training;
+        for (names, files, split) in [
+            (&["train.jsonl", "test.jsonl"][..], &["train.jsonl"][..], Some("train")),
+            (
+                &[
+                    "data/train-00000-of-00002.parquet",
+                    "data/train-00001-of-00002.parquet",
+                    "data/test-00000-of-00001.parquet",
+                ],
+                &["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+                Some("train"),
+            ),
+            (&["a.jsonl", "validation.jsonl"], &["a.jsonl"], None),
+            (&["constraint.jsonl", "latest.jsonl"], &["constraint.jsonl", "latest.jsonl"], None),
+            (&["test.jsonl"], &["test.jsonl"], Some("test")),
+            (&["train/0000.parquet", "test/0000.parquet"], &["train/0000.parquet"], Some("train")),
+            (&["default/0.parquet", "default/validation/0.parquet"], &["default/0.parquet"], None),
+            (&["training/test.jsonl", "training/a.jsonl"], &["training/a.jsonl"], Some("train")),
+            (&["my_train_v2.jsonl", "my_dev.jsonl"], &["my_train_v2.jsonl"], Some("train")),
+            (&["Train.jsonl", "Val.jsonl", "testing.jsonl"], &["Train.jsonl"], Some("train")),
+        ] {
+            assert_picks(names, training, files, split);
+        }
+    }
+
+    #[test]
+    fn evaluation_reads_what_training_does_not() {
+        let evaluation = &SplitChoice::Evaluation;
+        let all = ["dev.jsonl", "test.jsonl", "train.jsonl"];
+        assert_picks(&all, evaluation, &["dev.jsonl"], Some("validation"));
+        assert_picks(&["eval.jsonl", "train.jsonl"], evaluation, &["eval.jsonl"], Some("test"));
+        assert_picks(&["rows.jsonl", "train.jsonl"], evaluation, &["rows.jsonl"], None);
+        assert_picks(&["train.jsonl"], evaluation, &["train.jsonl"], Some("train"));
+    }
+
+    #[test]
+    fn a_split_can_be_named() {
+        let named = |name: &str| SplitChoice::Named(name.into());
+        let all = ["dev.jsonl", "test.jsonl", "train.jsonl"];
+        assert_picks(&all, &named("test"), &["test.jsonl"], Some("test"));
+        assert_picks(&all, &named("val"), &["dev.jsonl"], Some("validation"));
+        assert_picks(&all, &named("train+dev"), &["dev.jsonl", "train.jsonl"], Some("train+validation"));
+        assert_picks(&all, &named("all"), &all, Some("test+train+validation"));
+        assert_picks(&["a.jsonl"], &named("train"), &["a.jsonl"], None);
+        let own = ["data/train_sft-00000-of-00001.parquet", "data/test_sft-00000-of-00001.parquet"];
+        assert_picks(&own, &named("train_sft"), &own[..1], Some("train_sft"));
+        let error = pick(&all, &named("gold")).unwrap_err();
+        assert!(error.contains("'gold'") && error.contains("test (1 file), train (1 file)"), "{error}");
+        assert!(error.contains("--split"), "{error}");
+    }
+
+    #[test]
+    fn where_names_do_not_decide_the_user_must() {
+        for names in [
+            &["test.jsonl", "validation.jsonl"][..],
+            &["data/train_sft-00000-of-00001.parquet", "data/train_gen-00000-of-00001.parquet"],
+        ] {
+            let error = pick(names, &SplitChoice::Training).unwrap_err();
+            assert!(error.contains("which split to train on") && error.contains("--split"), "{error}");
+        }
+    }
+}

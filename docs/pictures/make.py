@@ -94,7 +94,7 @@ def terminal_svg(screen):
     ]
     for index, colour in enumerate(["#ff5f57", "#febc2e", "#28c840"]):
         out.append(f'<circle cx="{edge + 8 + 20 * index}" cy="17" r="6" fill="{colour}"/>')
-    title = "model-garden memory run --format tui -- python3 train.py"
+    title = "model-garden memory run --format tui -- python3 lazy_images.py"
     out.append(f'<text x="{width / 2:.0f}" y="22" text-anchor="middle" fill="#768390">{title}</text>')
     for row, line in enumerate(lines):
         column, y = 0, bar + row * LINE

@@ -16,13 +16,13 @@ pub fn one(run: &Run) -> Chart {
     let mut lines = vec![memory(&trail, "memory of its own", Colour::Nth(0), trail.axis)];
     lines.extend(kinds(&trail));
     let mut chart = memory_chart(&format!("{}: {}", run.name, assessment.verdict.name()), trail.axis, lines);
-    chart.summary = capitalised(assessment.verdict.meaning());
+    chart.summary = format!("{} ({})", capitalised(assessment.meaning), assessment.ending());
     chart.epochs = epochs(&trail);
     if let Some(plateau) = &assessment.plateau {
         let name = if assessment.verdict == Verdict::Steady { "level" } else { "plateau" };
         chart.add_level(Level::bytes(name, plateau.bytes, Meaning::Plateau));
         let before = match assessment.verdict {
-            Verdict::Fill => Some("fills"),
+            Verdict::Fill => Some("grows"),
             Verdict::WarmUp => Some("warms up"),
             _ => None,
         };

@@ -27,7 +27,8 @@ pub fn html(runs: &[Run]) -> String {
 
 fn comparison(page: &mut Page, runs: &[Run]) {
     page.section("together", "Side by side", None);
-    let head = ["run", "verdict", "sure", "per step", "per sample", "per minute", "plateau", "limit reached"];
+    let head =
+        ["run", "verdict", "ending", "per step", "per sample", "per minute", "plateau", "limit reached"];
     let rows: Vec<Vec<String>> = runs
         .iter()
         .enumerate()
@@ -37,7 +38,7 @@ fn comparison(page: &mut Page, runs: &[Run]) {
             vec![
                 format!("<a href=\"#run{index}\">{}</a>", escape(&run.name)),
                 badge(found.verdict.name()),
-                format!("{:.0} %", found.confidence * 100.0),
+                found.ending(),
                 size(found.growth_per_step),
                 size(found.growth_per_sample),
                 size(found.growth_per_minute),
@@ -73,7 +74,7 @@ fn limit_reached(found: &Assessment) -> String {
 fn section(page: &mut Page, index: usize, run: &Run) {
     let found = &run.assessment;
     page.section(&format!("run{index}"), &run.name, Some(found.verdict.name()));
-    page.lead(&format!("{}.", capitalised(found.verdict.meaning())));
+    page.lead(&format!("{} ({}).", capitalised(found.meaning), found.ending()));
     page.facts(&figures(run));
     let mut chart = curves::one(run);
     "Memory".clone_into(&mut chart.title);
@@ -96,8 +97,6 @@ fn figures(run: &Run) -> Vec<(&'static str, String)> {
     add("limit", run.analyst.facts().limit.map(|limit| bytes(limit as f64)));
     add("limit reached", found.exhaustion.map(|_| limit_reached(found)));
     add("can be told from step", found.decidable_at_step.map(|step| step.to_string()));
-    let sure = (found.verdict != Verdict::Undecided).then(|| format!("{:.0} %", found.confidence * 100.0));
-    add("sure", sure);
     add("samples", Some(run.analyst.samples().to_string()));
     figures
 }

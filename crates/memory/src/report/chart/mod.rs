@@ -157,7 +157,7 @@ impl Epochs {
 pub struct Knee {
     /// Place on the axis.
     pub at: f64,
-    /// What stands before it, such as `fills`.
+    /// What stands before it, such as `grows`.
     pub before: &'static str,
     /// What stands after it, such as `level`.
     pub after: &'static str,

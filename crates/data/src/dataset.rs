@@ -65,7 +65,7 @@ pub struct Dataset {
     left: Vec<LeftSplit>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct DataFile {
     /// What the user named, and messages name.
     path: Arc<Path>,
@@ -155,6 +155,40 @@ impl Dataset {
         prints.extend(dataset.columns.to_string().bytes());
         dataset.fingerprint = index::hash(&prints);
         Ok(dataset)
+    }
+
+    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An epoch sees them
+    /// all. A dataset by itself stays what it was, so that runs of it can be continued.
+    pub fn join(mut parts: Vec<(Self, u64)>) -> Result<Self, DataError> {
+        if let [(_, 1)] = parts[..] {
+            return Ok(parts.remove(0).0);
+        }
+        let prints = parts.iter().flat_map(|(part, weight)| [part.fingerprint, *weight]);
+        let prints: Vec<u8> = prints.flat_map(u64::to_le_bytes).collect();
+        let (first, _) = parts.first().ok_or(DataError::NoRows)?;
+        let mut joined = Self {
+            files: Vec::new(),
+            starts: vec![0],
+            remote: first.remote.clone(),
+            columns: first.columns.clone(),
+            split: first.split.clone(),
+            left: parts.iter().flat_map(|(part, _)| part.left.iter().cloned()).collect(),
+            fingerprint: index::hash(&prints),
+        };
+        parts.iter().try_for_each(|(part, weight)| joined.append(part, *weight))?;
+        Ok(joined)
+    }
+
+    fn append(&mut self, part: &Self, weight: u64) -> Result<(), DataError> {
+        let lengths: Vec<u64> = part.starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        for _ in 0..weight {
+            for (file, length) in part.files.iter().zip(&lengths) {
+                let rows = self.rows().checked_add(*length).ok_or_else(|| too_many(&file.path))?;
+                self.starts.push(rows);
+                self.files.push(file.clone());
+            }
+        }
+        Ok(())
     }
 
     /// The number of rows.

@@ -225,6 +225,15 @@ pub struct MemoryConfig {
     pub cleanup_every: u64,
 }
 
+/// Rows to train on, and how often an epoch sees each of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Portion {
+    /// File, folder or hub id.
+    pub dataset: String,
+    /// How often.
+    pub weight: u64,
+}
+
 /// Everything about a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunConfig {
@@ -232,6 +241,8 @@ pub struct RunConfig {
     pub base_model: String,
     /// File, folder or hub id of the rows.
     pub dataset: String,
+    /// The same rows and those that are mixed with them.
+    pub portions: Vec<Portion>,
     /// Where results go.
     pub output_dir: PathBuf,
     /// Rows to evaluate on.
@@ -289,6 +300,15 @@ pub struct RunConfig {
 }
 
 impl RunConfig {
+    /// The names of the rows to train on, with how often an epoch sees them.
+    pub fn dataset_names(&self) -> String {
+        let name = |portion: &Portion| match portion.weight {
+            1 => portion.dataset.clone(),
+            weight => format!("{} ({weight} times an epoch)", portion.dataset),
+        };
+        self.portions.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+
     /// How weights are to be loaded: those that are trained as f32, frozen ones as asked.
     pub fn weights_precision(&self) -> garden_model::Precision {
         use garden_model::Precision as Weights;

@@ -132,6 +132,12 @@ options! {
         /// Rows to train on: a file, a folder or a hub id.
         #[arg(value_name = "PATH|HUB_ID")]
         dataset: String,
+        /// More rows to train on, mixed with those of --dataset; may be given several times.
+        #[arg(value_name = "PATH|HUB_ID")]
+        add_dataset: Vec<String>,
+        /// How often an epoch sees each row of --dataset and of each --add-dataset, in their order (1 each).
+        #[arg(value_delimiter = ',', value_name = "N,...")]
+        dataset_weights: Vec<u64>,
         /// Where the adapter, checkpoints, logs and the report go.
         #[arg(value_name = "DIR")]
         output_dir: PathBuf,

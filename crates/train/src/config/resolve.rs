@@ -3,8 +3,8 @@
 //! In come [`TrainOptions`], all of them optional; out comes a [`RunConfig`], or the flag that is wrong and what would be right.
 
 use super::{
-    ConfigError, DataConfig, EvalRows, EvalStrategy, LoraConfig, MemoryConfig, Method, Precision, ReportTo,
-    Resume, RunConfig, TrainOptions,
+    ConfigError, DataConfig, EvalRows, EvalStrategy, LoraConfig, MemoryConfig, Method, Portion, Precision,
+    ReportTo, Resume, RunConfig, TrainOptions,
 };
 use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, trainer::When};
 use garden_model::Adapter;
@@ -14,6 +14,7 @@ use std::{ops::RangeInclusive, path::Path};
 const ROWS_OF_A_BATCH: RangeInclusive<u64> = 1..=4096;
 const BATCHES_OF_A_STEP: RangeInclusive<u64> = 1..=1 << 20;
 const TOKENS_OF_A_ROW: RangeInclusive<u64> = 1..=1 << 20;
+const TIMES_AN_EPOCH: RangeInclusive<u64> = 1..=1000;
 const THREADS: RangeInclusive<u64> = 0..=1024;
 const PREFETCH_BYTES: RangeInclusive<u64> = 0..=1 << 50;
 
@@ -25,6 +26,7 @@ impl RunConfig {
         let has_eval = eval_rows != EvalRows::None;
         let config = Self {
             evaluate: evaluate(&o, has_eval)?,
+            portions: portions(&o)?,
             eval_rows,
             precision: precision(&o)?,
             lora: lora(&o)?,
@@ -91,6 +93,26 @@ impl RunConfig {
         };
         Ok(config)
     }
+}
+
+/// The datasets with their weights.
+fn portions(o: &TrainOptions) -> Result<Vec<Portion>, ConfigError> {
+    let names: Vec<&String> = o.dataset.iter().chain(o.add_dataset.iter().flatten()).collect();
+    let weights = o.dataset_weights.clone().unwrap_or_else(|| vec![1; names.len()]);
+    if weights.len() != names.len() {
+        let value = weights.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        let reason = "one whole number for --dataset and one for each --add-dataset";
+        return Err(ConfigError::Value { flag: "dataset-weights", value, reason });
+    }
+    for weight in &weights {
+        count("dataset-weights", *weight, TIMES_AN_EPOCH)?;
+    }
+    // A row that is there twice could be learned and held out at once.
+    if o.eval_split.is_some() && weights.iter().any(|weight| *weight > 1) {
+        return Err(ConfigError::Conflict("dataset-weights", "eval-split"));
+    }
+    let portion = |(name, weight): (&String, u64)| Portion { dataset: name.clone(), weight };
+    Ok(names.into_iter().zip(weights).map(portion).collect())
 }
 
 fn lora(o: &TrainOptions) -> Result<LoraConfig, ConfigError> {
@@ -356,7 +378,7 @@ mod tests {
     #[test]
     fn contradictions_name_the_flags() {
         type Change = fn(&mut TrainOptions);
-        let cases: [(Change, &str); 17] = [
+        let cases: [(Change, &str); 20] = [
             (|o| o.dataset = None, "--dataset is needed"),
             (|o| o.max_steps = Some(0), "--max-steps 0: at least 1"),
             (|o| o.batch_size = Some(0), "--batch-size 0: from 1 to 4096"),
@@ -384,6 +406,15 @@ mod tests {
             (
                 |o| o.selective_loss_keys = Some("a".into()),
                 "--selective-loss-keys needs --selective-loss aggressive",
+            ),
+            (
+                |o| o.dataset_weights = Some(vec![2, 1]),
+                "--dataset-weights 2,1: one whole number for --dataset",
+            ),
+            (|o| o.dataset_weights = Some(vec![0]), "--dataset-weights 0: from 1 to 1000"),
+            (
+                |o| (o.dataset_weights, o.eval_split) = (Some(vec![2]), Some("5%".into())),
+                "--dataset-weights and --eval-split exclude each other",
             ),
             (|o| o.max_bad_rows = Some("many".into()), "--max-bad-rows many: a share such as 1%"),
         ];

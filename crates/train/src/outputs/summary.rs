@@ -72,7 +72,7 @@ impl FinishedRun<'_> {
             "---\nbase_model: {}\nlibrary_name: {library}\npipeline_tag: image-text-to-text\ntags:\n- model-garden\n---\n\n# {title} {}\n\nFine-tuned with Model Garden on `{}`.\n\n| | |\n|---|---|\n",
             yaml(&config.base_model),
             config.base_model,
-            config.dataset
+            config.dataset_names()
         );
         for (name, value) in self.results() {
             let _ = writeln!(out, "| {name} | {} |", value.replace('|', "\\|"));
@@ -98,7 +98,7 @@ impl FinishedRun<'_> {
         let share = 100.0 * trained as f64 / all.max(1) as f64;
         let mut rows = vec![
             ("Base model", self.config.base_model.clone()),
-            ("Data", format!("{} ({} rows)", self.config.dataset, self.rows)),
+            ("Data", format!("{} ({} rows)", self.config.dataset_names(), self.rows)),
             ("Trained parameters", format!("{trained} of {all} ({share:.2} %)")),
             ("Steps", format!("{} ({:.2} epochs)", state.global_step, state.epoch)),
         ];

@@ -55,6 +55,10 @@ pub(super) const SETTINGS: &[Setting] = &[
     // A folder may have moved: its contents are compared.
     told("base_model", |c| c.base_model.clone()),
     told("dataset", |c| c.dataset.clone()),
+    told("add_dataset", |c| c.dataset_names()),
+    fixed("dataset_weights", ROWS, |c| {
+        c.portions.iter().map(|portion| portion.weight.to_string()).collect::<Vec<_>>().join(",")
+    }),
     // The rows themselves are compared.
     told("split", |c| word(&c.data.split)),
     free("output_dir"),

@@ -8,7 +8,7 @@ use super::{
     longest::{self, Longest},
 };
 use crate::{
-    config::{DataConfig, EvalRows, OnBadRow, RunConfig},
+    config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
     plan::{Load, Supply, workers},
     rows::Rows,
     selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
@@ -64,7 +64,7 @@ pub struct RunData {
 /// Opens and surveys the data of a run.
 pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
-    let recipe = recipe(&config.dataset, split, config, model, progress)?;
+    let recipe = recipe(&config.portions, split, config, model, progress)?;
     let rows = recipe.dataset.rows();
     let held_out = match config.eval_rows {
         EvalRows::Count(count) => count,
@@ -78,7 +78,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
     let mut survey = look_at(&recipe, split, config, progress)?;
     let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
-    check_usable(&survey, &config.dataset, &config.data, longest)?;
+    check_usable(&survey, &config.dataset_names(), &config.data, longest)?;
     check_parts(&survey, &config.data)?;
     let mut load = Load::surveyed(&survey, config.batch_size);
     let mut one_row = Load::surveyed(&survey, 1);
@@ -113,7 +113,8 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let evaluation = match own_rows {
         None => split.map(|share| part(share, None)),
         Some((name, split)) => {
-            let recipe = self::recipe(name, split, config, model, progress)?;
+            let portion = Portion { dataset: name.clone(), weight: 1 };
+            let recipe = self::recipe(&[portion], split, config, model, progress)?;
             let survey = look_at(&recipe, None, config, progress)?;
             let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
             check_usable(&survey, name, &config.data, longest)?;
@@ -162,7 +163,7 @@ fn patch_bytes(recipe: &Recipe) -> usize {
 }
 
 fn recipe(
-    name: &str,
+    portions: &[Portion],
     split: SplitChoice,
     config: &RunConfig,
     model: &Path,
@@ -175,7 +176,8 @@ fn recipe(
         columns: data.columns.clone(),
         split,
     };
-    let dataset = Arc::new(Dataset::open(name, &options, progress)?);
+    let open = |portion: &Portion| Ok((Dataset::open(&portion.dataset, &options, progress)?, portion.weight));
+    let dataset = Arc::new(Dataset::join(portions.iter().map(open).collect::<Result<_, DataError>>()?)?);
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     Ok(Arc::new(Recipe {
         dataset,

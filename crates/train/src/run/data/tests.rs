@@ -138,3 +138,29 @@ fn fields_that_are_not_read_are_named_at_the_start() {
     let data = open_rows(folder.path(), &[row], TrainOptions { columns, ..TrainOptions::default() }).unwrap();
     assert!(data.describe().contains(&"fields that are not read: category, id".to_owned()));
 }
+
+#[test]
+fn an_epoch_sees_each_row_of_a_mixture_as_often_as_its_weight_says() {
+    let (folder, rows) = garden();
+    let more = folder.path().join("more.jsonl");
+    std::fs::write(&more, rows[..3].join("\n")).unwrap();
+    let open = |weights: [u64; 2]| {
+        let options = TrainOptions {
+            add_dataset: Some(vec![more.to_string_lossy().into_owned()]),
+            dataset_weights: Some(weights.to_vec()),
+            ..TrainOptions::default()
+        };
+        open_rows(folder.path(), &rows[..5], options).unwrap()
+    };
+    let mut data = open([1, 2]);
+    assert_eq!(data.training.rows(), 11, "5 once and 3 twice");
+    let mut seen = given(&mut data.training);
+    let order = seen.clone();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..11).collect::<Vec<u64>>());
+    assert_ne!(order, seen, "they are mixed");
+    data.training.seek(Position { epoch: 0, row: 4 }).unwrap();
+    let rest: Vec<u64> = (0..7).flat_map(|_| data.training.next().unwrap().unwrap().0.rows).collect();
+    assert_eq!(rest, order[4..], "a run goes on where it was");
+    assert_ne!(data.fingerprint, open([2, 1]).fingerprint, "other weights are other rows");
+}

@@ -121,16 +121,22 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`.
+    /// The ending that the verdict names; `None` for an undecided run.
+    pub fn named_ending(&self) -> Option<&'static str> {
+        match self.verdict {
+            Verdict::Steady => Some("will stay level"),
+            Verdict::WarmUp | Verdict::Fill => Some("has stopped growing"),
+            Verdict::Leak => Some("will go on growing"),
+            Verdict::Undecided => None,
+        }
+    }
+
+    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`; both for an undecided run.
     pub fn ending(&self) -> String {
         let percent = |probability: f64| format!("{:.0} %", probability * 100.0);
-        match self.verdict {
-            Verdict::Steady => format!("will stay level: {}", percent(self.confidence)),
-            Verdict::WarmUp | Verdict::Fill => {
-                format!("has stopped growing: {}", percent(self.confidence))
-            }
-            Verdict::Leak => format!("will go on growing: {}", percent(self.confidence)),
-            Verdict::Undecided => format!(
+        match self.named_ending() {
+            Some(ending) => format!("{ending}: {}", percent(self.confidence)),
+            None => format!(
                 "will stop growing: {}, will go on growing: {}",
                 percent(self.will_stop),
                 percent(self.will_go_on)

@@ -86,7 +86,7 @@ impl Epoch {
     /// The sum of `kept` to the power of each epoch passed, the present one in part.
     fn summed(&self, place: f64, kept: f64) -> f64 {
         let (whole, part) = (self.passed(place).floor(), self.passed(place).fract());
-        let rate = kept.powf(whole);
+        let rate = kept.powi(whole as i32);
         (1.0 - rate) / (1.0 - kept) + part * rate
     }
 }
@@ -150,36 +150,37 @@ impl Shape {
 
 impl Fit {
     fn new(shape: Shape, curve: &Curve) -> Self {
-        let coefficients = Self::solve(&shape, curve);
-        let mut fit = Self { shape, coefficients, squares: 0.0 };
-        fit.squares = curve
-            .x
-            .iter()
-            .zip(&curve.y)
-            .zip(&curve.weight)
-            .map(|((&x, &y), &weight)| weight * (y - fit.at(x)).powi(2))
-            .sum();
-        fit
+        // Exponentials and logarithms cost more than all the rest: each is computed once.
+        let bases: Vec<[f64; 3]> = curve.x.iter().map(|x| shape.basis(*x)).collect();
+        let points =
+            || bases.iter().zip(&curve.y).zip(&curve.weight).map(|((basis, y), weight)| (basis, *y, *weight));
+        let coefficients = Self::solve(&shape, curve.level, points());
+        let squares =
+            points().map(|(basis, y, weight)| weight * (y - combined(basis, &coefficients)).powi(2)).sum();
+        Self { shape, coefficients, squares }
     }
 
-    fn solve(shape: &Shape, curve: &Curve) -> [f64; 3] {
+    fn solve<'a>(
+        shape: &Shape,
+        level: f64,
+        points: impl Iterator<Item = (&'a [f64; 3], f64, f64)>,
+    ) -> [f64; 3] {
         if let Shape::Stairs(_) = shape {
             // The levels are in the shape already.
             return [1.0, 0.0, 0.0];
         }
         let mut sums = Normal::default();
-        for ((&x, &y), &weight) in curve.x.iter().zip(&curve.y).zip(&curve.weight) {
-            sums.add(shape.basis(x), y - curve.level, weight);
+        for (basis, y, weight) in points {
+            sums.add(*basis, y - level, weight);
         }
         let mut coefficients = sums.solve(shape.coefficients());
-        coefficients[0] += curve.level;
+        coefficients[0] += level;
         coefficients
     }
 
     /// Bytes at a place.
     pub fn at(&self, x: f64) -> f64 {
-        let basis = self.shape.basis(x);
-        basis.iter().zip(self.coefficients).map(|(basis, coefficient)| basis * coefficient).sum()
+        combined(&self.shape.basis(x), &self.coefficients)
     }
 
     /// Growth over the run.
@@ -187,6 +188,13 @@ impl Fit {
         self.at(1.0) - self.at(0.0)
     }
 }
+
+fn combined(basis: &[f64; 3], coefficients: &[f64; 3]) -> f64 {
+    basis[0] * coefficients[0] + basis[1] * coefficients[1] + basis[2] * coefficients[2]
+}
+
+/// Peaks below this part of the curve's range leave its steps as they are.
+const SMALL_PEAK: f64 = 0.02;
 
 /// The best fit of every shape; `epoch` is the first one, where it is known.
 pub fn explanations(curve: &Curve, epoch: Option<Epoch>) -> Vec<Fit> {
@@ -203,7 +211,8 @@ pub fn explanations(curve: &Curve, epoch: Option<Epoch>) -> Vec<Fit> {
     fits.extend(search(curve, knees, |knee| Shape::LateLine { knee }));
     fits.extend(search(curve, knees, |at| Shape::Jump { at }));
     // Where peaks were taken away, the floor itself moves in steps as wide as they were: no sign of real ones.
-    let stairs = Stairs::of(curve).filter(|_| curve.returning.is_none());
+    let plain = curve.peak_height < SMALL_PEAK * super::weigh::range(&curve.y);
+    let stairs = Stairs::of(curve).filter(|_| curve.returning.is_none() || plain);
     fits.extend(stairs.map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));
     let knee = epoch.map(|epoch| epoch.end);
     if let Some(knee) = knee.filter(|knee| (knees.0..knees.1).contains(knee)) {

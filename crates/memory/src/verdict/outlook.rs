@@ -175,8 +175,8 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
                 slowed(knee, c / b, curve, situation)
             };
             // At this rate growth has not stopped, however little it had time for.
-            let kept = c > KEPT_RATE * b;
-            stopped_at(knee, b, curve, situation).or(&on, if kept { 1.0 } else { real(after, 1.0 - knee) })
+            let goes_on = if c > KEPT_RATE * b { 1.0 } else { real(after, 1.0 - knee) };
+            stopped_at(knee, b, curve, situation).or(&on, goes_on)
         }
         Shape::Dealt { epoch, kept } => {
             let to_come = kept.powf(epoch.passed(1.0));
@@ -279,6 +279,10 @@ fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     if half - start < LEAST {
         return false;
     }
+    let (whole, chance) = rate(curve, start..curve.x.len(), situation);
+    if whole < CHANCE.0 * chance {
+        return false;
+    }
     let ((earlier, _), (later, error)) =
         (rate(curve, start..half, situation), rate(curve, half..curve.x.len(), situation));
     error < KNOWN * earlier.max(later) && later + 2.0 * error >= PACE * earlier
@@ -372,7 +376,7 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     let late_is_small = late < EARLY * climbed;
     if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
         WARM_UP
-    } else if stairs.rarer_jumps().is_some() && level_since > SEEN * situation.spacing {
+    } else if stairs.rarer_climbs().is_some() && level_since > SEEN * situation.spacing {
         RARER
     } else {
         WARM_UP_OR_LEAK

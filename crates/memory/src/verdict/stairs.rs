@@ -12,6 +12,8 @@ const MAX_JUMPS: usize = 24;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stairs {
     levels: Vec<(f64, f64)>,
+    /// Distance between two points of the curve, as a place.
+    spacing: f64,
 }
 
 impl Stairs {
@@ -39,7 +41,7 @@ impl Stairs {
             end = start;
         }
         levels.reverse();
-        (3..=MAX_JUMPS + 1).contains(&levels.len()).then_some(Self { levels })
+        (3..=MAX_JUMPS + 1).contains(&levels.len()).then_some(Self { levels, spacing: 1.0 / (n - 1) as f64 })
     }
 
     /// Bytes at a place.
@@ -62,25 +64,42 @@ impl Stairs {
 }
 
 impl Stairs {
-    /// The jumps up that are at least `part` of the highest, where each came after a longer time than the one before.
+    /// Place and height of each climb: jumps at neighbouring points are one that took a while.
+    pub fn climbs(&self) -> Vec<(f64, f64)> {
+        let mut climbs: Vec<(f64, f64)> = Vec::new();
+        let mut last = f64::NEG_INFINITY;
+        for (place, height) in self.jumps() {
+            match climbs.last_mut() {
+                Some((_, climbed)) if place - last < 1.5 * self.spacing && *climbed * height > 0.0 => {
+                    *climbed += height;
+                }
+                _ => climbs.push((place, height)),
+            }
+            last = place;
+        }
+        climbs
+    }
+
+    /// The places of the climbs, where each came after a longer time than the one before; ripples do not count.
     ///
     /// So grow buffers that double: each lasts for twice as long as the one before.
-    pub fn rarer_jumps(&self) -> Option<Vec<f64>> {
+    pub fn rarer_climbs(&self) -> Option<Vec<f64>> {
         /// A buffer's first jump is an eighth of its fourth.
         const NOTICED: f64 = 0.1;
         /// A gap is longer than the one before if it is this many times as long.
         const LONGER: f64 = 1.5;
-        let highest = self.jumps().map(|(_, height)| height).fold(0.0, f64::max);
-        let noticed = self.jumps().filter(|(_, height)| height.abs() > NOTICED * highest);
+        let climbs = self.climbs();
+        let highest = climbs.iter().map(|(_, height)| *height).fold(0.0, f64::max);
+        let noticed = climbs.into_iter().filter(|(_, height)| height.abs() > NOTICED * highest);
         let (places, heights): (Vec<f64>, Vec<f64>) = noticed.unzip();
         let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let rarer = gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > LONGER * pair[0]);
         (rarer && heights.iter().all(|height| *height > 0.0)).then_some(places)
     }
 
-    /// Where one more jump would come if the gaps go on growing as they did.
-    pub fn next_jump(&self) -> Option<f64> {
-        let places = self.rarer_jumps()?;
+    /// Where one more climb would come if the gaps go on growing as they did.
+    pub fn next_climb(&self) -> Option<f64> {
+        let places = self.rarer_climbs()?;
         let [.., first, second, last] = places[..] else { return None };
         Some(last + (last - second).powi(2) / (second - first))
     }

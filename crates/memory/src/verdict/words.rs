@@ -181,10 +181,11 @@ fn settled(study: &Study, fit: &Fit) -> String {
         return format!("It {verb} until {} and has stayed level for the {since} since.", place(study, at));
     };
     let jumps: Vec<String> = stairs
-        .jumps()
+        .climbs()
+        .into_iter()
         .map(|(jump, _)| format!("{:.0}", study.curve.axis(jump_place(fit, jump, study)).max(0.0)))
         .collect();
-    let next = stairs.next_jump().filter(|next| *next > 1.0).map_or(String::new(), |next| {
+    let next = stairs.next_climb().filter(|next| *next > 1.0).map_or(String::new(), |next| {
         format!(
             " Each jump took longer to come than the one before; a further one would come near {}.",
             place(study, next)
@@ -272,7 +273,7 @@ fn describe(fit: &Fit, study: &Study) -> String {
         Shape::LateLine { .. } => "a level, then a straight line".to_owned(),
         Shape::Jump { .. } => "one jump between two levels".to_owned(),
         Shape::Stairs(stairs) => {
-            format!("{} between levels", counted(stairs.jumps().count() as u64, "jump"))
+            format!("{} between levels", counted(stairs.climbs().len() as u64, "jump"))
         }
     }
 }

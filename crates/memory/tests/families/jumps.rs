@@ -5,7 +5,15 @@ use garden_memory::Verdict::{Leak as L, Steady as S, Undecided as U, WarmUp as W
 
 /// Every family of this file.
 pub fn all() -> Vec<Shape> {
-    vec![doubling_buffer, doubling_at_any_time, optimizer_state, state_in_two_jumps, few_jumps, rising_jumps]
+    vec![
+        doubling_buffer,
+        doubling_slowly,
+        doubling_at_any_time,
+        optimizer_state,
+        state_in_two_jumps,
+        few_jumps,
+        rising_jumps,
+    ]
 }
 
 /// A run of its own length, a sample a step, whose epoch ends anywhere.
@@ -31,6 +39,20 @@ fn doubling_buffer(seed: u64) -> Made {
     let jumps = [(14.0, size), (32.0, 2.0 * size), (75.0, 4.0 * size)];
     let samples = setting.run(|step, _| level + jumped(&jumps, step));
     setting.made("buffer doubles at 14, 32, 75 of 80", samples, &[W, S])
+}
+
+/// The same where copying into the new buffer takes a few steps.
+fn doubling_slowly(seed: u64) -> Made {
+    let mut setting = stepped(seed, 80);
+    let level = setting.level;
+    let size = level * setting.random.scale(0.05, 1.0).max(10.0 * setting.noise);
+    let lasts = setting.random.between(1.0, 3.0);
+    let jumps = [(14.0, size), (32.0, 2.0 * size), (75.0, 4.0 * size)];
+    let samples = setting.run(|step, _| {
+        let done = |at: f64| ((step - at + lasts) / lasts).clamp(0.0, 1.0);
+        level + jumps.iter().map(|(at, height)| height * done(*at)).sum::<f64>()
+    });
+    setting.made("buffer doubles, slowly", samples, &[W, S])
 }
 
 /// The same at other places; the last jump was seen for at least a twentieth of the run.

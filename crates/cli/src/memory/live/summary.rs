@@ -121,3 +121,42 @@ pub fn write(writer: &mut dyn Write, how: Option<&str>, last: Option<&Reading>) 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use garden_memory::{Analyst, RunFacts, Sample};
+
+    /// What is said of a run of 200 steps, 80 an epoch.
+    fn said(steps: u64, bytes: impl Fn(u64) -> u64) -> (String, Vec<String>) {
+        let facts = RunFacts { steps_per_epoch: Some(80.0), ..RunFacts::default() };
+        let mut analyst = Analyst::new(facts);
+        for step in 1..=steps {
+            let anon = bytes(step) + (step * 7_919) % 300_000;
+            analyst.push(&Sample { t: step as f64, step: Some(step), rss: anon, anon, ..Sample::default() });
+        }
+        let assessment = analyst.assessment();
+        (headline(&assessment), forecast(&assessment))
+    }
+
+    #[test]
+    fn what_has_stopped_grew_and_what_goes_on_grows() {
+        let (headline, lines) = said(200, |step| 1_000_000_000 + 5_000_000 * step.min(80));
+        assert_eq!(headline, "fill (has stopped growing: 99 %)");
+        assert!(lines[0].starts_with("grew by ") && lines[1].starts_with("levelled off at 1.4"), "{lines:?}");
+        let (headline, lines) = said(200, |step| 1_000_000_000 + 5_000_000 * step);
+        assert_eq!(headline, "leak (will go on growing: 99 %)");
+        assert!(lines[0].starts_with("grows by 5.0 MB per step"), "{lines:?}");
+        let (headline, lines) = said(200, |_| 341_000_000);
+        assert!(headline.starts_with("steady (will stay level: "), "{headline}");
+        assert_eq!(lines, ["stays at 341 MB"]);
+    }
+
+    #[test]
+    fn endings_that_remain_are_told_in_english() {
+        let (headline, lines) = said(60, |step| 1_000_000_000 + 5_000_000 * step);
+        assert_eq!(headline, "undecided until step 88");
+        assert!(lines.iter().any(|line| line.starts_with("if it is a fill: levels off at 1.4")), "{lines:?}");
+        assert_eq!(condition(Verdict::Steady), "if it stays steady");
+    }
+}

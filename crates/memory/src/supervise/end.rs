@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A process at one moment: its PID, and when it was born.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Known {
-    pid: i32,
+pub(super) struct Known {
+    pub pid: i32,
     born: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn end_below(keeper: i32) -> Vec<i32> {
 }
 
 /// Living processes below `keeper`; zombies only wait to be collected.
-fn descendants(keeper: i32) -> Vec<Known> {
+pub(super) fn descendants(keeper: i32) -> Vec<Known> {
     let stats = probe::living_stats();
     let parents: HashMap<i32, i32> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
     let is_below = |pid: i32| {

@@ -7,8 +7,9 @@ use super::{
     SuperviseError,
     end::end_below,
     guard::{GuardOrders, Report, Request, guard_command},
+    mirror::Mirror,
     signals::Heard,
-    streams::{Flow, Passage, Streams},
+    streams::{Along, Flow, Passage, Streams},
     terminal::Standing,
 };
 use crate::{
@@ -49,6 +50,7 @@ pub(super) struct Job {
     command: Pid,
     standing: Standing,
     flow: Option<Flow>,
+    mirror: Option<Mirror>,
 }
 
 impl Job {
@@ -57,7 +59,11 @@ impl Job {
         let listener = UnixListener::bind(&setup.guard.control).map_err(failed("make the guard's socket"))?;
         let streams = Streams::open().map_err(failed("open the command's streams"))?;
         let mut guard = spawn_guard(setup, &streams).map_err(failed("start the guard"))?;
-        let flow = streams.flow(setup.passage, setup.board, setup.patterns, setup.wakes);
+        let standing = setup.guard.standing;
+        let terminal = (standing == Standing::WithUs).then(|| streams.terminal()).flatten();
+        let mirror = terminal.and_then(|terminal| Mirror::start(terminal, guard.id().cast_signed()));
+        let along = Along { board: setup.board, patterns: setup.patterns, wakes: setup.wakes };
+        let flow = streams.flow(setup.passage, &along, mirror.as_ref().map(Mirror::look));
         let met = meet(&listener, &mut guard);
         let _ = std::fs::remove_file(&setup.guard.control);
         let (line, command) = match met {
@@ -68,7 +74,7 @@ impl Job {
                 return Err(failed("meet the guard")(error));
             }
         };
-        let job = Self { guard, line, command, standing: setup.guard.standing, flow: Some(flow) };
+        let job = Self { guard, line, command, standing, flow: Some(flow), mirror };
         let reader = job.line.try_clone().map_err(failed("listen to the guard"))?;
         let wakes = setup.wakes.clone();
         thread::spawn(move || pass_reports(reader, &wakes));
@@ -171,6 +177,7 @@ impl Job {
     }
 
     fn dismiss(&mut self) {
+        self.mirror = None;
         self.ask(Request::Goodbye);
         // If the guard was killed, its orphans are ours now, for we adopt them too.
         if !self.guard.wait().is_ok_and(|status| status.success()) {

@@ -11,6 +11,7 @@ mod group;
 mod guard;
 mod job;
 mod limit;
+mod mirror;
 mod signals;
 mod streams;
 mod terminal;

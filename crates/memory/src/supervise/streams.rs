@@ -5,6 +5,7 @@
 //! to the same place share one, so that their order is kept. Input is our own, terminal or not.
 //! Output that cannot be written any more is dropped, and said once: the command runs on.
 
+use super::mirror::Look;
 use crate::{
     steps::{OutputParser, StepBoard, StepPatterns},
     watch::Wake,
@@ -13,7 +14,7 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     io::ioctl_fionread,
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{OptionalActions, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize},
+    termios::{OptionalActions, OutputModes, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize},
 };
 use std::{
     fmt,
@@ -149,7 +150,7 @@ fn open_pipe() -> io::Result<(Source, Sink)> {
     Ok((Source::Pipe(reader), Sink::Pipe(writer)))
 }
 
-/// A pseudo-terminal of the size of `ours` that changes no byte: ours does that already.
+/// A pseudo-terminal of the size and settings of `ours`, except that it changes no byte: ours does that already.
 fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
     // Not to become the terminal that controls us.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
@@ -157,13 +158,20 @@ fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
     grantpt(&controller)?;
     unlockpt(&controller)?;
     let terminal = File::from(ioctl_tiocgptpeer(&controller, flags)?);
-    let mut mode = tcgetattr(&terminal)?;
-    mode.make_raw();
-    tcsetattr(&terminal, OptionalActions::Now, &mode)?;
+    let mut settings = tcgetattr(ours)?;
+    settings.output_modes.remove(OutputModes::OPOST);
+    tcsetattr(&terminal, OptionalActions::Now, &settings)?;
     if let Ok(size) = tcgetwinsize(ours) {
         tcsetwinsize(&terminal, size)?;
     }
     Ok((Source::Terminal(File::from(controller)), Sink::Terminal(terminal)))
+}
+
+/// Who reads along, and who is told.
+pub(super) struct Along<'a> {
+    pub board: &'a StepBoard,
+    pub patterns: &'a StepPatterns,
+    pub wakes: &'a Sender<Wake>,
 }
 
 /// The streams of one command, before it starts.
@@ -191,18 +199,18 @@ impl Streams {
         Ok([input, stdio(output)?, stdio(errors)?])
     }
 
+    /// Our end of the terminal that the command prints to, if it has one.
+    pub fn terminal(&self) -> Option<OwnedFd> {
+        let terminal = self.channels.iter().find(|channel| matches!(channel.source, Source::Terminal(_)));
+        terminal.and_then(|channel| channel.source.as_fd().try_clone_to_owned().ok())
+    }
+
     /// Starts passing through, after the command has its ends.
-    pub fn flow(
-        self,
-        passage: &Passage,
-        board: &StepBoard,
-        patterns: &StepPatterns,
-        wakes: &Sender<Wake>,
-    ) -> Flow {
+    pub fn flow(self, passage: &Passage, along: &Along<'_>, look: Option<Look>) -> Flow {
         let (done, ended) = channel();
         let mut sources = Vec::new();
         for Channel { source, sink, stream } in self.channels {
-            let parser = OutputParser::new(board.clone(), patterns);
+            let parser = OutputParser::new(along.board.clone(), along.patterns);
             let target: Box<dyn Target> = match (passage, &sink) {
                 (Passage::Shown(screen), Sink::Terminal(_)) => Box::new(ToScreen(screen.clone())),
                 (Passage::Swallowed, _) => Box::new(io::sink()),
@@ -215,9 +223,9 @@ impl Streams {
             // The command must be the only writer, or the end would never be seen.
             drop(sink);
             let done: Sender<()> = done.clone();
-            let wakes = wakes.clone();
+            let (wakes, look) = (along.wakes.clone(), look.clone());
             thread::spawn(move || {
-                pass(source, target, parser, |error| {
+                pass(source, target, parser, look, |error| {
                     let _ = wakes.send(Wake::OutputLost { stream, error: error.to_string() });
                 });
                 let _ = done.send(());
@@ -307,6 +315,7 @@ fn pass(
     mut source: impl Read,
     mut target: Box<dyn Target>,
     mut parser: OutputParser,
+    look: Option<Look>,
     lost: impl FnOnce(io::Error),
 ) {
     let mut buffer = vec![0; CHUNK];
@@ -315,6 +324,7 @@ fn pass(
         match source.read(&mut buffer) {
             Ok(0) => return,
             Ok(length) => {
+                look.iter().for_each(Look::now);
                 if let Err(error) = target.put(&buffer[..length])
                     && let Some(lost) = lost.take()
                 {
@@ -354,7 +364,7 @@ mod tests {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut failures = Vec::new();
         let output = b"step 1\n".chain(&b"step 2\n"[..]).chain(&b"step 3\n"[..]);
-        pass(output, Box::new(full), parser, |error| failures.push(error.to_string()));
+        pass(output, Box::new(full), parser, None, |error| failures.push(error.to_string()));
         assert_eq!(board.now(&RunFacts::default()).0, Some(3), "all of it was read");
         assert_eq!(failures.len(), 1, "{failures:?}");
         assert!(failures[0].contains("No space left"), "{failures:?}");
@@ -370,7 +380,7 @@ mod tests {
             reader.read_to_end(&mut all).map(|_| all)
         });
         let parser = OutputParser::new(StepBoard::default(), &StepPatterns::default());
-        pass(&sent[..], Box::new(File::from(OwnedFd::from(writer))), parser, |error| panic!("{error}"));
+        pass(&sent[..], Box::new(File::from(OwnedFd::from(writer))), parser, None, |error| panic!("{error}"));
         assert_eq!(read.join().unwrap().unwrap().len(), sent.len());
     }
 }

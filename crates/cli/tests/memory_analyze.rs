@@ -55,10 +55,32 @@ fn the_exit_code_is_the_answer() {
     };
     let gigabyte = 1_000_000_000;
     assert_eq!(code(&|step| gigabyte + step % 3, "8GB"), Some(0), "steady");
+    assert_eq!(code(&|step| gigabyte + step % 3, "900MB"), Some(4), "steady, but above the limit");
     assert_eq!(code(&|step| gigabyte + 10_000_000 * step, "8GB"), Some(1), "leak");
     assert_eq!(code(&|step| gigabyte + 10_000_000 * step.min(100), "8GB"), Some(0), "a fill that fits");
     assert_eq!(code(&|step| gigabyte + 10_000_000 * step.min(100), "1.5GB"), Some(4), "a fill that does not");
     assert_eq!(analyze(1, &[]).status.code(), Some(3), "undecided");
+}
+
+#[test]
+fn a_level_above_the_limit_is_said_not_to_fit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = trace(folder.path(), "made", |step| 1_000_000_000 + step % 3);
+    let output = garden(&["analyze", path.to_str().expect("a path"), "--limit", "900MB"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("It will not fit: 1.00 GB against a limit of 900 MB"), "{said}");
+    assert!(!said.contains("Nothing to do"), "{said}");
+}
+
+#[test]
+fn a_limit_that_cannot_be_meant_is_refused() {
+    let output = garden(&["analyze", &founding(1), "--limit", "0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("a limit of 0 leaves nothing to run in"));
+    let output = garden(&["analyze", &founding(1), "--limit", "80%"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("a file does not say of which machine"), "{said}");
 }
 
 #[test]

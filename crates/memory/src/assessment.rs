@@ -150,7 +150,10 @@ impl Assessment {
         match self.verdict {
             Verdict::Leak => Answer::Leak,
             Verdict::Undecided => Answer::Undecided,
-            Verdict::WarmUp | Verdict::Fill if self.plateau.as_ref().is_some_and(exceeds) => {
+            // A level above the limit does not fit, however calm it is.
+            Verdict::Steady | Verdict::WarmUp | Verdict::Fill
+                if self.plateau.as_ref().is_some_and(exceeds) =>
+            {
                 Answer::WillNotFit
             }
             Verdict::Steady | Verdict::WarmUp | Verdict::Fill => Answer::Fine,

@@ -1,11 +1,12 @@
 //! One tick of a watch: probe, place in the run, write down, judge.
 //!
-//! In comes a [`Probe`] and what is known of the run; out comes a [`Reading`] per tick. A trace that can no longer be
+//! In comes a [`Probe`] and what is known of the run; out comes a [`Reading`] per tick. Looks between two ticks are not recorded, but the
+//! highest of them is part of the next reading. A trace that can no longer be
 //! written (a full disk) ends the recording, never the watch, and what stands in it already stays there.
 
 use crate::{
     Analyst, Assessment, RunFacts, Sample, TraceError, TraceWriter,
-    probe::{Probe, ProbeError, Snapshot},
+    probe::{Need, Probe, ProbeError, Snapshot},
     steps::{LogFollower, StepBoard},
 };
 use serde::Serialize;
@@ -32,13 +33,28 @@ pub struct Recorder {
     lost_trace: Option<TraceError>,
     log: Option<LogFollower>,
     start: Instant,
+    /// The own memory at the last reading.
+    last: u64,
+    /// The highest look since then, and when it was.
+    highest: Option<(f64, Snapshot)>,
 }
 
 impl Recorder {
     /// Watches with `probe`; `given` is what the user said of the run.
     pub fn new(probe: Probe, board: StepBoard, given: RunFacts, trace: Option<TraceWriter>) -> Self {
         let analyst = Analyst::new(given.clone());
-        Self { probe, board, given, analyst, trace, lost_trace: None, log: None, start: Instant::now() }
+        Self {
+            probe,
+            board,
+            given,
+            analyst,
+            trace,
+            lost_trace: None,
+            log: None,
+            start: Instant::now(),
+            last: 0,
+            highest: None,
+        }
     }
 
     /// Writes every reading from now on into this trace.
@@ -57,11 +73,45 @@ impl Recorder {
         self.probe = probe;
         self.board.restart();
         self.analyst = Analyst::new(self.given.clone());
+        (self.last, self.highest) = (0, None);
     }
 
     /// Looks, records and judges; `None` once the tree has ended.
     pub fn tick(&mut self) -> Result<Option<Reading>, ProbeError> {
         let Some(mut snapshot) = self.probe.snapshot()? else { return Ok(None) };
+        let above = self.last.max(snapshot.sample.owned());
+        let peak = self.highest.take().filter(|(_, look)| look.sample.owned() > above);
+        snapshot.sample.peak = peak.map(|(t, look)| look.moment(t));
+        Ok(Some(self.record(snapshot, self.start.elapsed().as_secs_f64())))
+    }
+
+    /// Looks without recording; `None` once the tree has ended. The highest look is part of the next reading.
+    pub fn look(&mut self, need: Need) -> Result<Option<Snapshot>, ProbeError> {
+        let Some(snapshot) = self.probe.look(need)? else { return Ok(None) };
+        let owned = snapshot.sample.owned();
+        if self.highest.as_ref().is_none_or(|(_, highest)| owned > highest.sample.owned()) {
+            self.highest = Some((self.start.elapsed().as_secs_f64(), snapshot.clone()));
+        }
+        Ok(Some(snapshot))
+    }
+
+    /// Records the look at which the limit was acted upon, with who held what: it may be the last.
+    pub fn record_action(&mut self, mut snapshot: Snapshot, why: &str) -> Reading {
+        let t = self.start.elapsed().as_secs_f64();
+        snapshot.sample.peak = Some(snapshot.moment(t));
+        snapshot.sample.acted = Some(why.to_owned());
+        self.highest = None;
+        self.record(snapshot, t)
+    }
+
+    /// After the end: the highest look since the last reading, recorded if it was above that.
+    pub fn finish(&mut self) -> Option<Reading> {
+        let (t, snapshot) = self.highest.take().filter(|(_, look)| look.sample.owned() > self.last)?;
+        Some(self.record(snapshot, t))
+    }
+
+    /// Places a snapshot in the run, writes it down and judges.
+    fn record(&mut self, mut snapshot: Snapshot, t: f64) -> Reading {
         if self.given.limit.is_none() {
             self.given.limit = natural_limit(&snapshot);
         }
@@ -72,16 +122,13 @@ impl Recorder {
         if facts != *self.analyst.facts() {
             self.analyst.learn(facts.clone());
         }
-        snapshot.sample.t = self.start.elapsed().as_secs_f64();
+        snapshot.sample.t = t;
+        snapshot.sample.spike = self.probe.take_spike();
         (snapshot.sample.step, snapshot.sample.epoch) = self.board.now(&facts);
+        self.last = snapshot.sample.owned();
         self.write_down(&snapshot.sample);
         self.analyst.push(&snapshot.sample);
-        Ok(Some(Reading { snapshot, assessment: self.analyst.assessment(), facts }))
-    }
-
-    /// The tree's own memory at this moment, without recording it; `None` once the tree has ended.
-    pub fn level(&mut self) -> Result<Option<u64>, ProbeError> {
-        Ok(self.probe.snapshot()?.map(|snapshot| snapshot.sample.owned()))
+        Reading { snapshot, assessment: self.analyst.assessment(), facts }
     }
 
     /// Since when it watches.
@@ -122,11 +169,8 @@ mod tests {
     fn the_natural_limit_is_the_nearer_of_machine_and_group() {
         let mut snapshot = Snapshot {
             sample: Sample { anon: 10, ..Sample::default() },
-            peak: 0,
-            minor_faults: 0,
-            processes: Vec::new(),
             machine: Machine { available: Some(90), ..Machine::default() },
-            cgroup: None,
+            ..Snapshot::default()
         };
         assert_eq!(natural_limit(&snapshot), Some(100));
         snapshot.cgroup = Some(CgroupMemory { limit: Some(50), usage: 20 });

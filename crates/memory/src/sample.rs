@@ -52,6 +52,17 @@ pub struct Sample {
     /// Memory the machine could still give (`MemAvailable`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<u64>,
+    /// The highest level that looks between the reading before and this one saw, where it is above both, or the level at which
+    /// the limit was acted upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Moment>,
+    /// The most that one process had resident since the reading before by its own high-water mark (`VmHWM`, file-backed pages
+    /// included), where no look saw that much of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spike: Option<u64>,
+    /// Why the limit was acted upon at this moment, where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acted: Option<String>,
 }
 
 impl Sample {
@@ -69,6 +80,39 @@ impl Sample {
     /// Whether the source told the kinds of memory apart.
     pub fn is_split(&self) -> bool {
         self.anon != 0 || self.file != 0 || self.shmem != 0 || self.swap != 0
+    }
+}
+
+/// How much memory a tree had of its own at a moment that matters, and who held it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since the start of the trace.
+    pub t: f64,
+    /// The tree's own memory.
+    pub owned: u64,
+    /// The processes that held the most of it, the largest first.
+    #[serde(default)]
+    pub held: Vec<Holder>,
+}
+
+/// A process and its part of the tree's own memory, shared pages divided among those that share them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its number.
+    pub pid: i32,
+    /// Its command line.
+    pub command: String,
+    /// Its part.
+    pub owned: u64,
+}
+
+impl Moment {
+    /// So many processes are named; the others together hold `owned` less their sum.
+    pub const MOST_NAMED: usize = 8;
+
+    /// What the processes that are not named held.
+    pub fn others(&self) -> u64 {
+        self.owned.saturating_sub(self.held.iter().map(|holder| holder.owned).sum())
     }
 }
 

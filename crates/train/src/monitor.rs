@@ -201,8 +201,13 @@ impl<'a> MemoryMonitor<'a> {
         watch.judge(reading);
         let now = self.start.elapsed();
         let until_next = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
-        match watch.look(now, reading.snapshot.sample.owned(), until_next) {
-            Call::Fine => None,
+        let mut call = watch.look(now, reading.snapshot.level, until_next);
+        if let Call::Measure(need) = call {
+            let measured = self.recorder.look(need).ok().flatten().filter(|snapshot| snapshot.measured);
+            call = measured.map_or(Call::Fine, |found| watch.decide(found.level.owned, until_next));
+        }
+        match call {
+            Call::Fine | Call::Measure(_) => None,
             Call::Tell(reason) | Call::End(reason) => Some(reason),
         }
     }

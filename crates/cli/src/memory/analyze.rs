@@ -28,7 +28,7 @@ Examples:
 Reads traces of `memory watch` and `memory run`, CSV with a header, psrecord logs, mprof .dat files, and training logs
 with lines such as 'Step 10 ... RAM: 5552 MB', plain or packed by gzip or zstd. docs/compatibility.md shows what is read
 from which tool.
-Exit code 0: steady, or a warm-up or fill that fits the limit; 1: leak; 3: undecided; 4: bounded, but it will not fit;
+Exit code 0: steady, a warm-up or a fill that fits the limit; 1: leak; 3: undecided; 4: bounded, but it will not fit;
 2: wrong use or unreadable input.";
 
 /// What is printed.
@@ -75,7 +75,7 @@ struct Answered<'a> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
     overwrite::refuse(&[Input::new("the trace", &args.file)], &outputs)?;
-    let run = args.reading.read(&args.file, &args.known.facts())?;
+    let run = args.reading.read(&args.file, &args.known.facts_of_file()?)?;
     let limit = run.analyst.facts().limit;
     if let Some(path) = &args.svg {
         save(path, &svg::svg(&run))?;

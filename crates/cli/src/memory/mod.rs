@@ -3,6 +3,7 @@
 mod analyze;
 mod components;
 mod isolate;
+mod limit;
 mod live;
 mod options;
 mod overwrite;

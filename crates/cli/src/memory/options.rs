@@ -1,10 +1,14 @@
 //! Flags that several `memory` commands share, and how their values are written.
 
-use super::overwrite::{self, Input, Output};
-use anyhow::{Context, Result, anyhow};
+use super::{
+    limit::{Limit, Relative},
+    overwrite::{self, Input, Output},
+};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use garden_memory::{
     ByteSize, RunFacts, TraceError, TraceHeader, TraceWriter,
+    probe::memory_ceiling,
     report::Run,
     steps::{LinePattern, StepPatterns},
     trace::ReadOptions,
@@ -46,20 +50,32 @@ pub struct Known {
     /// Steps in an epoch, where that is known directly.
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     steps_per_epoch: Option<f64>,
-    /// Bytes that must not be exceeded, for instance 32GB or 30GiB. A live process without it is held against
-    /// what the machine or the control group has left.
-    #[arg(long, value_name = "SIZE")]
-    limit: Option<ByteSize>,
+    /// Bytes that must not be exceeded, for instance 32GB or 30GiB; for a live process also a part of what the
+    /// machine or the control group has, for instance 80%. A live process without it is held against what is left.
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    limit: Option<Limit>,
 }
 
 impl Known {
-    /// The same, as the library takes it.
-    pub fn facts(&self) -> RunFacts {
+    /// The same, as the library takes it, of a run that was recorded.
+    pub fn facts_of_file(&self) -> Result<RunFacts> {
+        let limit = match self.limit {
+            Some(Limit::Percent(percent)) => bail!(
+                "--limit {percent}% is a part of a machine's memory, and a file does not say of which machine: \
+                 write a size, such as --limit 32GB"
+            ),
+            Some(Limit::Bytes(bytes)) => Some(bytes),
+            None => None,
+        };
+        Ok(self.facts(limit))
+    }
+
+    fn facts(&self, limit: Option<u64>) -> RunFacts {
         RunFacts {
             dataset_size: self.dataset_size,
             samples_per_step: self.samples_per_step,
             steps_per_epoch: self.steps_per_epoch,
-            limit: self.limit.map(|ByteSize(bytes)| bytes),
+            limit,
         }
     }
 }
@@ -147,20 +163,35 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
     #[command(flatten)]
-    pub known: Known,
+    known: Known,
+    /// Leave this much free for others: the limit is what the machine or the control group has, less this.
+    #[arg(long, value_name = "SIZE", conflicts_with = "limit")]
+    leave_free: Option<ByteSize>,
 }
 
 impl Options {
+    /// What is known of the run, its limit in bytes.
+    pub fn facts(&self) -> Result<RunFacts> {
+        let wanted = match (self.known.limit, self.leave_free) {
+            (Some(Limit::Bytes(bytes)), _) => return Ok(self.known.facts(Some(bytes))),
+            (Some(Limit::Percent(percent)), _) => Relative::Percent(percent),
+            (None, Some(ByteSize(bytes))) => Relative::LessThan(bytes),
+            (None, None) => return Ok(self.known.facts(None)),
+        };
+        let ceiling = memory_ceiling().context("the machine does not say how much memory it has")?;
+        Ok(self.known.facts(Some(wanted.of(ceiling)?)))
+    }
+
     /// Opens the trace before anything is watched, so that a wrong path is known at once. It takes the place of an older
     /// trace, but never of `inputs` or of another file.
-    pub fn trace(&self, command: &str, inputs: Vec<Input>) -> Result<Option<TraceWriter>> {
+    pub fn trace(&self, command: &str, facts: &RunFacts, inputs: Vec<Input>) -> Result<Option<TraceWriter>> {
         let name = self.name.as_deref().unwrap_or(command);
         overwrite::refuse(&inputs, &[Output::of("--out", self.out.as_ref())])?;
         if let Some(path) = &self.out {
             overwrite::refuse_foreign("--out", path)?;
         }
         let create = |path: &PathBuf| {
-            TraceWriter::create(path, &TraceHeader::new(name, self.known.facts()))
+            TraceWriter::create(path, &TraceHeader::new(name, facts.clone()))
                 .context("the trace cannot be written")
         };
         self.out.as_ref().map(create).transpose()

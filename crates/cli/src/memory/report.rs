@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let inputs: Vec<Input> = args.traces.iter().map(|path| Input::new("the trace", path)).collect();
     let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
     overwrite::refuse(&inputs, &outputs)?;
-    let told = args.known.facts();
+    let told = args.known.facts_of_file()?;
     let runs: Vec<Run> =
         args.traces.iter().map(|path| args.reading.read(path, &told)).collect::<Result<_>>()?;
     if let Some(path) = &args.html {

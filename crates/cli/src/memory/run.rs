@@ -1,7 +1,7 @@
 //! `model-garden memory run`, and the two hidden commands it starts itself with.
 
 use super::{
-    live::{self, View},
+    live::{self, Ending, View},
     options::{Format, Options, Patterns, parse_duration},
     overwrite::Input,
 };
@@ -14,13 +14,14 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::mpsc::channel,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const EXAMPLES: &str = "\
 Examples:
   model-garden memory run -- python train.py
   model-garden memory run --dataset-size 663 --samples-per-step 8 --out run.jsonl -- python train.py
+  model-garden memory run --leave-free 2GB -- python train.py
   model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
 
 The command has the terminal as without us: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
@@ -74,14 +75,15 @@ pub struct Args {
 /// Runs the command to its end.
 pub fn run(args: Args) -> Result<ExitCode> {
     let name = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let facts = args.options.facts()?;
     let words = args.command.iter().chain(&args.restart_arg).flat_map(|word| with_value(word));
     let inputs = words.map(|word| Input::new("a file of the command,", word)).collect();
-    let trace = args.options.trace(&name, inputs)?;
+    let trace = args.options.trace(&name, &facts, inputs)?;
     let orders = Orders {
         command: args.command,
         interval: args.options.interval,
         duration: args.options.duration,
-        facts: args.options.known.facts(),
+        facts,
         on_limit: match args.on_limit {
             LimitAction::Stop => OnLimit::Stop,
             LimitAction::Restart => OnLimit::Restart,
@@ -98,8 +100,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut view = View::open(args.format, live::Place::Run, sender.clone())?;
     let passage = view.passage();
     let surroundings = Surroundings { wakes: &wakes, sender: &sender, passage, trace, observer: &mut view };
+    let begun = Instant::now();
     let outcome = supervise::run(&orders, surroundings);
-    view.close(outcome.as_ref().ok().map(ToString::to_string).as_deref());
+    let how = outcome.as_ref().ok().map(ToString::to_string);
+    view.close(&Ending { how: how.as_deref(), after: begun.elapsed() });
     let outcome = outcome?;
     supervise::end_like(outcome);
     // Codes above 255 do not exist; the shell would cut them likewise.

@@ -1,7 +1,7 @@
 //! `model-garden memory watch`.
 
 use super::{
-    live::{self, View},
+    live::{self, Ending, View},
     options::{Format, Options, Patterns},
     overwrite::Input,
 };
@@ -77,9 +77,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         StepSocket::bind(path, board.clone()).with_context(|| format!("cannot listen on {}", path.display()))
     };
     let _socket = args.socket.as_ref().map(listen).transpose()?;
+    let facts = args.options.facts()?;
     let logs = log.files().map(|file| Input::new("the log", file)).collect();
-    let trace = args.options.trace(&format!("process {pid}"), logs)?;
-    let mut recorder = Recorder::new(probe, board, args.options.known.facts(), trace).reading_along(log);
+    let trace = args.options.trace(&format!("process {pid}"), &facts, logs)?;
+    let mut recorder = Recorder::new(probe, board, facts, trace).reading_along(log);
 
     let (sender, wakes) = channel();
     supervise::listen(sender.clone()).context("cannot listen for signals")?;
@@ -87,6 +88,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut view = View::open(format, live::Place::Watch, sender)?;
     notes.iter().for_each(|note| view.note(note));
     let ended = watch::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
-    view.close(Some(&ended.to_string()));
+    let how = ended.to_string();
+    view.close(&Ending { how: Some(&how), after: recorder.elapsed() });
     Ok(ExitCode::SUCCESS)
 }

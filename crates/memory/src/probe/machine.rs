@@ -3,7 +3,8 @@
 //! In come `/proc/meminfo` and `/proc/pressure/memory`; out come bytes and percentages. Old kernels lack either, and
 //! then the field is `None`.
 
-use procfs::{Current, Meminfo, MemoryPressure};
+use super::cgroup::Cgroup;
+use procfs::{Current, Meminfo, MemoryPressure, process::Process};
 use serde::Serialize;
 
 /// The machine's memory at one moment.
@@ -30,4 +31,13 @@ impl Machine {
             pressure_full: pressure.as_ref().map(|pressure| pressure.full.avg10),
         }
     }
+}
+
+/// The most that a process started by us could have: the machine's memory or the control group's limit, whichever is
+/// lower; `None` where neither is told.
+pub fn memory_ceiling() -> Option<u64> {
+    let machine = Some(Machine::read().total).filter(|total| *total > 0);
+    let own = Process::myself().ok()?;
+    let group = Cgroup::of(&own).and_then(|group| group.read()?.limit);
+    machine.into_iter().chain(group).min()
 }

@@ -7,24 +7,34 @@
 mod cgroup;
 mod find;
 mod gpu;
+mod high_water;
+mod kin;
+mod level;
 mod machine;
 mod shares;
 mod tree;
 
 pub use cgroup::CgroupMemory;
 pub use find::{Candidate, Evidence, Found, find_training};
-pub use machine::Machine;
+pub use high_water::Spike;
+pub use level::Level;
+pub use machine::{Machine, memory_ceiling};
 pub use shares::Kinds;
 
-use crate::Sample;
+use crate::{
+    Sample,
+    sample::{Holder, Moment},
+};
 use cgroup::Cgroup;
 use gpu::Gpu;
+use high_water::HighWater;
+use kin::{Image, Ledger, Look};
 use procfs::{
     ProcError,
-    process::{Stat, Status},
+    process::{Process, Stat, Status},
 };
 use serde::Serialize;
-use shares::Shares;
+use shares::{Shares, Subject};
 use std::time::Instant;
 use tree::{Member, Tree};
 
@@ -35,6 +45,23 @@ pub(crate) use tree::living_stats;
 
 /// A command line is shown, not run: more than this says nothing more.
 const COMMAND_LENGTH: usize = 200;
+/// A tree of whose memory more than this part is in doubt is measured as soon as its budget allows.
+const DOUBT: f64 = 0.02;
+/// Before a limit is acted upon the tree is measured, at the cost of at most this share of a core ...
+const PRESSING_SHARE: f64 = 0.1;
+/// ... or of this, where the limit is only reached if everything in doubt is there.
+const CAREFUL_SHARE: f64 = 0.02;
+
+/// How much a measurement matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// As the budget allows.
+    Usual,
+    /// The limit may be near.
+    Careful,
+    /// The limit is near as far as can be told.
+    Pressing,
+}
 
 /// A process that cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +127,7 @@ impl ProbeError {
 }
 
 /// One process of the tree.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ProcessRow {
     /// Its number.
     pub pid: i32,
@@ -131,12 +158,19 @@ pub struct ProcessRow {
 }
 
 /// Everything known of a tree at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Snapshot {
     /// The tree's totals.
     pub sample: Sample,
+    /// How well the tree's own memory is known.
+    pub level: Level,
+    /// Whether the tree was measured for this.
+    #[serde(skip)]
+    pub measured: bool,
     /// The most memory of the tree's own that was seen so far.
     pub peak: u64,
+    /// The largest process at a moment that no look saw.
+    pub spike: Option<Spike>,
     /// Page faults without disk of the tree, ended processes included.
     pub minor_faults: u64,
     /// A row per process, parents before their children.
@@ -147,6 +181,19 @@ pub struct Snapshot {
     pub cgroup: Option<CgroupMemory>,
 }
 
+impl Snapshot {
+    /// This moment, `t` seconds after the start: who holds what.
+    pub fn moment(&self, t: f64) -> Moment {
+        let owned = |row: &ProcessRow| row.share.anon + row.share.shmem + row.share.swap;
+        let mut rows: Vec<&ProcessRow> = self.processes.iter().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(owned(row)));
+        rows.truncate(Moment::MOST_NAMED);
+        let holder =
+            |row: &ProcessRow| Holder { pid: row.pid, command: row.command.clone(), owned: owned(row) };
+        Moment { t, owned: self.sample.owned(), held: rows.into_iter().map(holder).collect() }
+    }
+}
+
 /// Samples one process tree.
 pub struct Probe {
     tree: Tree,
@@ -154,11 +201,63 @@ pub struct Probe {
     /// Whether the tree counts as ended once the main process has.
     ends_with_main: bool,
     shares: Shares,
+    ledger: Ledger,
+    high_water: HighWater,
     cgroup: Option<Cgroup>,
     gpu: Option<Gpu>,
     start: Instant,
     peak: u64,
     ended_faults: Faults,
+}
+
+/// A process that holds memory, and where that can be read.
+struct Living<'a> {
+    member: &'a Member,
+    /// Another thread of a process whose main thread has ended.
+    thread: Option<Process>,
+    status: Status,
+}
+
+impl Living<'_> {
+    /// `None` for a process that ended or is giving its memory back: its zeros would mislead.
+    fn read(member: &Member) -> Option<Living<'_>> {
+        let status = member.process.status().ok()?;
+        if status.vmrss.is_some() {
+            return Some(Living { member, thread: None, status });
+        }
+        let (thread, status) = tree::living_thread(&member.process)?;
+        Some(Living { member, thread: Some(thread), status })
+    }
+
+    fn pid(&self) -> i32 {
+        self.member.stat.pid
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        let process = self.thread.as_ref().unwrap_or(&self.member.process);
+        Subject { pid: self.pid(), process, counters: counters(&self.status) }
+    }
+
+    fn look(&self) -> Look {
+        let memory = counters(&self.status);
+        Look {
+            pid: self.pid(),
+            parent: self.member.stat.ppid,
+            image: self.image(),
+            bytes: memory.anon + memory.swap,
+            faults: self.member.stat.minflt,
+        }
+    }
+
+    fn image(&self) -> Image {
+        let of = |stat: &Stat| [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0) as u64];
+        let layout = match self.thread.as_ref().and_then(|thread| thread.stat().ok()) {
+            Some(stat) => of(&stat),
+            None => of(&self.member.stat),
+        };
+        // The kernel shows a stack at 0 to those who may not look into the process.
+        if layout[1] == 0 { Image::Hidden(command_of(self.member)) } else { Image::Layout(layout) }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -179,7 +278,7 @@ impl Probe {
     pub fn attach(pid: i32) -> Result<Self, ProbeError> {
         let member = tree::read_member(pid).map_err(|error| ProbeError::of(pid, error))?;
         let status = member.process.status().map_err(|error| ProbeError::of(pid, error))?;
-        if status.vmrss.is_none() {
+        if status.vmrss.is_none() && tree::living_thread(&member.process).is_none() {
             return Err(ProbeError::NoMemory { pid, name: status.name });
         }
         let tree = Tree::of(pid).map_err(|error| ProbeError::of(pid, error))?;
@@ -200,6 +299,8 @@ impl Probe {
             main,
             ends_with_main,
             shares: Shares::new(),
+            ledger: Ledger::default(),
+            high_water: HighWater::default(),
             cgroup,
             gpu: Gpu::load(),
             start: Instant::now(),
@@ -210,39 +311,43 @@ impl Probe {
 
     /// The tree at this moment; `None` once it has ended.
     pub fn snapshot(&mut self) -> Result<Option<Snapshot>, ProbeError> {
-        let before: Vec<i32> = self.tree.members().map(|member| member.stat.pid).collect();
+        self.look(Need::Usual)
+    }
+
+    /// The same, measured if it is needed and the cost allows.
+    pub fn look(&mut self, need: Need) -> Result<Option<Snapshot>, ProbeError> {
         let ended = self.tree.refresh().map_err(|error| ProbeError::Proc(error.to_string()))?;
         ended.iter().for_each(|stat| self.ended_faults.add(stat));
-        let changed = !before.into_iter().eq(self.tree.members().map(|member| member.stat.pid));
-
-        // One whose memory is already gone is exiting: its zeros would mislead.
-        let with_memory = |member| Some((member, read_status(member)?));
-        let living: Vec<(&Member, Status)> = self.tree.members().filter_map(with_memory).collect();
-        let main_lives = living.iter().any(|(member, _)| member.stat.pid == self.main);
+        let living: Vec<Living<'_>> = self.tree.members().filter_map(Living::read).collect();
+        let main_lives = living.iter().any(|process| process.pid() == self.main);
         if living.is_empty() || (self.ends_with_main && !main_lives) {
             return Ok(None);
         }
-        let counted = living.iter().map(|(member, status)| (&member.process, counters(status)));
-        let fresh = self.shares.refresh(counted, changed);
+        self.ledger.follow(&living.iter().map(Living::look).collect::<Vec<_>>());
         let gpu = self.gpu.as_mut().map(Gpu::by_process);
-        let rows = living.iter().map(|(member, status)| {
-            let mut row = row_of(member, status, &self.shares);
+        let rows = living.iter().map(|process| {
+            let mut row = row_of(process);
             row.gpu = gpu.as_ref().and_then(|by_process| by_process.get(&row.pid).copied());
             row
         });
         let mut rows = parents_first(rows.collect());
-        if let [only] = rows.as_mut_slice() {
-            // It shares with nobody of the tree.
-            only.share = only.memory;
+        let (mut total, mut level) = divide(&mut rows, &self.shares, &self.ledger);
+        let measures = match need {
+            Need::Usual => self.shares.may_measure(level.doubt() > DOUBT),
+            Need::Careful => self.shares.costs_at_most(CAREFUL_SHARE),
+            Need::Pressing => self.shares.costs_at_most(PRESSING_SHARE),
+        };
+        if measures {
+            self.ledger.measure(&self.shares.measure(living.iter().map(Living::subject)));
+            (total, level) = divide(&mut rows, &self.shares, &self.ledger);
         }
-        Ok(Some(self.sum_up(rows, fresh)))
+        Ok(Some(self.sum_up(rows, total, level, measures)))
     }
 
-    fn sum_up(&mut self, processes: Vec<ProcessRow>, fresh: bool) -> Snapshot {
+    fn sum_up(&mut self, processes: Vec<ProcessRow>, total: Kinds, level: Level, measured: bool) -> Snapshot {
         let machine = Machine::read();
-        let total = tree_total(&processes);
-        let measured = |value: fn(&ProcessRow) -> Option<u64>| {
-            fresh.then(|| processes.iter().map(value).sum::<Option<u64>>())
+        let all = |value: fn(&ProcessRow) -> Option<u64>| {
+            measured.then(|| processes.iter().map(value).sum::<Option<u64>>())
         };
         let gpu: Vec<u64> = processes.iter().filter_map(|row| row.gpu).collect();
         let sum = |value: fn(&ProcessRow) -> u64| processes.iter().map(value).sum::<u64>();
@@ -253,8 +358,8 @@ impl Probe {
             file: total.file,
             shmem: total.shmem,
             swap: total.swap,
-            pss: measured(|row| row.pss).flatten(),
-            uss: measured(|row| row.uss).flatten(),
+            pss: all(|row| row.pss).flatten(),
+            uss: all(|row| row.uss).flatten(),
             main_rss: processes.iter().find(|row| row.pid == self.main).map(|row| row.memory.resident()),
             procs: u32::try_from(processes.len()).ok(),
             threads: Some(processes.iter().map(|row| row.threads).sum()),
@@ -264,20 +369,24 @@ impl Probe {
             ..Sample::default()
         };
         self.peak = self.peak.max(sample.owned());
+        self.high_water.follow(&processes, sample.rss, !self.ends_with_main);
         Snapshot {
             peak: self.peak,
+            spike: self.high_water.highest(),
             minor_faults: self.ended_faults.minor + sum(|row| row.minor_faults),
             sample,
+            level,
+            measured,
             processes,
             machine,
             cgroup: self.cgroup.as_ref().and_then(Cgroup::read),
         }
     }
-}
 
-/// `None` for a process that ended or is giving its memory back.
-fn read_status(member: &Member) -> Option<Status> {
-    member.process.status().ok().filter(|status| status.vmrss.is_some())
+    /// The highest mark since this was last asked, see [`Sample::spike`].
+    pub(crate) fn take_spike(&mut self) -> Option<u64> {
+        self.high_water.take_fresh()
+    }
 }
 
 /// The kernel counts these in units of 1024 bytes.
@@ -295,20 +404,20 @@ fn counters(status: &Status) -> Kinds {
     }
 }
 
-fn row_of(member: &Member, status: &Status, shares: &Shares) -> ProcessRow {
-    let memory = counters(status);
-    let known = shares.of(member.stat.pid);
+/// A row without its part of the tree's memory, which depends on the others.
+fn row_of(process: &Living<'_>) -> ProcessRow {
+    let Living { member, status, .. } = process;
     ProcessRow {
         pid: member.stat.pid,
         parent: member.stat.ppid,
         depth: 0,
         command: command_of(member),
         threads: u32::try_from(status.threads).unwrap_or(u32::MAX),
-        memory,
-        share: known.map_or(memory, |share| share.own(&memory)),
+        memory: counters(status),
+        share: Kinds::default(),
         peak: status.vmhwm.unwrap_or(0) * 1024,
-        pss: known.map(|share| share.rollup.pss),
-        uss: known.map(|share| share.rollup.uss),
+        pss: None,
+        uss: None,
         minor_faults: member.stat.minflt,
         major_faults: member.stat.majflt,
         gpu: None,
@@ -321,28 +430,48 @@ fn command_of(member: &Member) -> String {
     shown.chars().map(|c| if c.is_control() { ' ' } else { c }).take(COMMAND_LENGTH).collect()
 }
 
-/// The tree's memory, each page once.
+/// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is returned.
 ///
-/// With shares that is their sum, but never less than the largest process has by its own counters: a share is also
-/// divided with strangers that map the same pages (libraries, a parent outside the tree), and falls behind when a
-/// worker ends. Without shares (another user's processes, an old kernel) copies on write of forked workers cannot be
-/// told from their own pages, so anonymous memory is an upper bound; shared memory is that of the process that maps
-/// the most, since the processes of one job map the same segments.
-fn tree_total(processes: &[ProcessRow]) -> Kinds {
+/// Anonymous and swapped memory are divided by their accounts. Shared and mapped memory is the sum of the measured shares, but never
+/// less than the largest process has by its own counters: a share is also divided with strangers that map the same pages
+/// (libraries, a parent outside the tree), and falls behind when a worker ends. What was not measured (a new worker, another
+/// user's process) adds nothing to it, since the processes of one job map the same segments and files.
+fn divide(rows: &mut [ProcessRow], shares: &Shares, ledger: &Ledger) -> (Kinds, Level) {
+    let mut measured = Kinds::default();
+    let mut weights = Vec::with_capacity(rows.len());
+    let mut weight = Kinds::default();
     let mut total = Kinds::default();
-    let mut largest = Kinds::default();
-    let mut unshared_shmem = 0;
-    for row in processes {
-        largest = largest.each_max(&row.memory);
-        if row.pss.is_some() {
-            total.add(&row.share);
-        } else {
-            total.add(&Kinds { shmem: 0, ..row.memory });
-            unshared_shmem = unshared_shmem.max(row.memory.shmem);
-        }
+    for row in rows.iter_mut() {
+        let known = shares.of(row.pid);
+        (row.pss, row.uss) = (known.map(|share| share.rollup.pss), known.map(|share| share.rollup.uss));
+        let mapped = known.map(|share| share.mapped(&row.memory));
+        measured.add(&mapped.unwrap_or_default());
+        let mapped = mapped.unwrap_or(Kinds { anon: 0, swap: 0, ..row.memory });
+        weight.add(&mapped);
+        weights.push(mapped);
+        (total.file, total.shmem) = (total.file.max(row.memory.file), total.shmem.max(row.memory.shmem));
     }
-    total.shmem += unshared_shmem;
-    total.each_max(&largest)
+    if rows.len() > 1 {
+        (total.file, total.shmem) = (total.file.max(measured.file), total.shmem.max(measured.shmem));
+    }
+    let part = |total: u64, mine: u64, all: u64| {
+        (total as f64 * (mine as f64 / (all as f64).max(1.0))).round() as u64
+    };
+    for (row, mapped) in rows.iter_mut().zip(weights) {
+        let private = ledger.share(row.pid).unwrap_or(0);
+        let swap = part(private, row.memory.swap, row.memory.anon + row.memory.swap);
+        row.share = Kinds {
+            anon: private - swap,
+            swap,
+            file: part(total.file, mapped.file, weight.file),
+            shmem: part(total.shmem, mapped.shmem, weight.shmem),
+        };
+        (total.anon, total.swap) = (total.anon + row.share.anon, total.swap + row.share.swap);
+    }
+    let mut level = Level::of(ledger.known(), rows, total.shmem);
+    // The parts were rounded; the level is what the sample says.
+    level.owned = total.anon + total.swap + total.shmem;
+    (total, level)
 }
 
 /// Orders rows as a tree is printed and fills in their depth.

@@ -5,6 +5,7 @@
 //! the page tables (milliseconds per gigabyte), so it is taken under a time budget, and in between what it found is
 //! applied to the cheap counters of `/proc/PID/status`.
 
+use super::kin::Measured;
 use procfs::process::Process;
 use serde::Serialize;
 use std::{
@@ -14,8 +15,10 @@ use std::{
 
 /// Share of one core that the readings may take in the long run: a fifth of the probe's allowance of 0.5 %.
 const BUDGET_SHARE: f64 = 0.001;
-/// What may be saved up, and what may be owed after the tree changed its shape. A pass over 12 small processes costs
-/// 2 to 3 ms, one over a process of 20 GB about 100 ms.
+/// The same while the tree's memory is in doubt.
+const BUDGET_SHARE_IN_DOUBT: f64 = 0.003;
+/// What may be saved up, and what may be owed while the tree is in doubt. A pass over 12 small processes costs 2 to 3 ms, one over
+/// a process of 20 GB about 100 ms.
 const BUDGET_BURST: Duration = Duration::from_millis(100);
 
 /// Bytes of each kind of memory.
@@ -37,16 +40,6 @@ impl Kinds {
         self.anon + self.file + self.shmem
     }
 
-    /// The larger of each kind.
-    pub(super) fn each_max(&self, other: &Kinds) -> Kinds {
-        Kinds {
-            anon: self.anon.max(other.anon),
-            file: self.file.max(other.file),
-            shmem: self.shmem.max(other.shmem),
-            swap: self.swap.max(other.swap),
-        }
-    }
-
     pub(super) fn add(&mut self, other: &Kinds) {
         self.anon += other.anon;
         self.file += other.file;
@@ -60,7 +53,20 @@ impl Kinds {
 pub(super) struct Rollup {
     pub pss: u64,
     pub uss: u64,
+    /// Private pages that were written to, of whichever kind.
+    private_dirty: u64,
     share: Kinds,
+}
+
+impl Rollup {
+    /// What is known of anonymous and swapped memory. Private pages are not told apart by kind, so as much of them as may be
+    /// shared memory is left out; anonymous pages are dirty.
+    fn private(&self) -> Measured {
+        Measured {
+            private: self.private_dirty.saturating_sub(self.share.shmem).min(self.share.anon),
+            share: self.share.anon + self.share.swap,
+        }
+    }
 }
 
 /// What the last reading left behind for one process.
@@ -71,33 +77,52 @@ pub(super) struct Share {
     counters: Kinds,
 }
 
+/// A process that is to be measured.
+pub(super) struct Subject<'a> {
+    pub pid: i32,
+    /// Where its memory can be read.
+    pub process: &'a Process,
+    pub counters: Kinds,
+}
+
 /// Overlaps of the members of a tree, refreshed as the budget allows.
 pub(super) struct Shares {
     known: HashMap<i32, Share>,
     budget: Budget,
+    /// When the tree was last measured, and how long that took.
+    last: Option<(Instant, Duration)>,
 }
 
 impl Shares {
     pub fn new() -> Self {
-        Self { known: HashMap::new(), budget: Budget::new(Instant::now()) }
+        Self { known: HashMap::new(), budget: Budget::new(Instant::now()), last: None }
     }
 
-    /// Reads the whole tree again if the budget allows; true if it was read.
+    /// Whether the budget allows to measure; a tree that is in doubt may go into debt.
+    pub fn may_measure(&mut self, in_doubt: bool) -> bool {
+        self.budget.allows(Instant::now(), in_doubt)
+    }
+
+    /// Whether a measurement now, in a row of such, would take at most this share of a core.
+    pub fn costs_at_most(&self, share: f64) -> bool {
+        self.last.is_none_or(|(when, cost)| when.elapsed().as_secs_f64() * share >= cost.as_secs_f64())
+    }
+
+    /// Reads the whole tree again.
     ///
     /// It is all or nothing, because shares of different moments do not add up: when a worker ends, its part of the
-    /// common pages falls to the others. For that reason a changed tree may go into debt for a new reading.
-    pub fn refresh<'a>(&mut self, tree: impl Iterator<Item = (&'a Process, Kinds)>, changed: bool) -> bool {
+    /// common pages falls to the others.
+    pub fn measure<'a>(&mut self, tree: impl Iterator<Item = Subject<'a>>) -> HashMap<i32, Measured> {
         let start = Instant::now();
-        if !self.budget.allows(start, changed) {
-            return false;
-        }
-        let read = |(process, counters): (&Process, Kinds)| {
-            let rollup = read_rollup(process)?;
-            Some((process.pid, Share { rollup, counters }))
+        let read = |subject: Subject<'_>| {
+            let rollup = read_rollup(subject.process)?;
+            Some((subject.pid, Share { rollup, counters: subject.counters }))
         };
         self.known = tree.filter_map(read).collect();
-        self.budget.spend(start.elapsed());
-        true
+        let cost = start.elapsed();
+        self.budget.spend(cost);
+        self.last = Some((Instant::now(), cost));
+        self.known.iter().map(|(pid, share)| (*pid, share.rollup.private())).collect()
     }
 
     /// What is known of a process.
@@ -107,23 +132,20 @@ impl Shares {
 }
 
 impl Share {
-    /// The process's own part of its counters of this moment.
+    /// The process's part of its shared and mapped memory of this moment.
     ///
-    /// Anonymous memory that came since the reading is the process's own: what was forked can only become less shared.
-    /// Shared and mapped memory that came since is taken to be shared as the rest of it is, for parent and workers map
-    /// the same new segments.
-    pub fn own(&self, now: &Kinds) -> Kinds {
+    /// What came since the reading is taken to be shared as the rest of it is, for parent and workers map the same new
+    /// segments. Anonymous and swapped memory have accounts of their own (`kin`).
+    pub fn mapped(&self, now: &Kinds) -> Kinds {
         let Self { rollup: Rollup { share, .. }, counters: then } = self;
-        let less_overlap = |now: u64, then: u64, share: u64| now.saturating_sub(then.saturating_sub(share));
         let in_proportion = |now: u64, then: u64, share: u64| match then {
             0 => now,
             _ => (now as f64 * (share as f64 / then as f64)).round() as u64,
         };
         Kinds {
-            anon: less_overlap(now.anon, then.anon, share.anon),
             file: in_proportion(now.file, then.file, share.file),
             shmem: in_proportion(now.shmem, then.shmem, share.shmem),
-            swap: less_overlap(now.swap, then.swap, share.swap),
+            ..Kinds::default()
         }
     }
 }
@@ -136,6 +158,7 @@ fn read_rollup(process: &Process) -> Option<Rollup> {
     Some(Rollup {
         pss: get("Pss")?,
         uss: get("Private_Clean")? + get("Private_Dirty")?,
+        private_dirty: get("Private_Dirty")?,
         share: Kinds {
             anon: get("Pss_Anon")?,
             file: get("Pss_File")?,
@@ -157,12 +180,13 @@ impl Budget {
         Self { in_hand: BUDGET_BURST.as_nanos() as f64, filled: now }
     }
 
-    fn allows(&mut self, now: Instant, into_debt: bool) -> bool {
+    fn allows(&mut self, now: Instant, in_doubt: bool) -> bool {
         let burst = BUDGET_BURST.as_nanos() as f64;
-        let gained = now.duration_since(self.filled).as_nanos() as f64 * BUDGET_SHARE;
+        let share = if in_doubt { BUDGET_SHARE_IN_DOUBT } else { BUDGET_SHARE };
+        let gained = now.duration_since(self.filled).as_nanos() as f64 * share;
         self.in_hand = (self.in_hand + gained).min(burst);
         self.filled = now;
-        self.in_hand > if into_debt { -burst } else { 0.0 }
+        self.in_hand > if in_doubt { -burst } else { 0.0 }
     }
 
     fn spend(&mut self, cost: Duration) {
@@ -193,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_tree_may_go_into_debt_but_not_for_ever() {
+    fn a_tree_in_doubt_may_go_into_debt_but_not_for_ever() {
         let now = Instant::now();
         let mut budget = Budget::new(now);
         budget.spend(BUDGET_BURST + Duration::from_millis(1));
@@ -203,13 +227,35 @@ mod tests {
         assert!(!budget.allows(now, true));
     }
 
+    fn share(private_dirty: u64, share: Kinds, counters: Kinds) -> Share {
+        Share { rollup: Rollup { pss: 0, uss: private_dirty, private_dirty, share }, counters }
+    }
+
     #[test]
-    fn between_readings_new_private_memory_is_own_and_new_shared_memory_is_shared() {
+    fn between_readings_new_shared_memory_is_shared_as_the_rest_is() {
+        let kinds = |file, shmem| Kinds { file, shmem, ..Kinds::default() };
+        let share = share(0, kinds(40, 25), kinds(100, 50));
+        assert_eq!(share.mapped(&kinds(100, 50)), kinds(40, 25));
+        assert_eq!(share.mapped(&kinds(50, 80)), kinds(20, 40));
+        assert_eq!(share.mapped(&kinds(0, 0)), kinds(0, 0));
+    }
+
+    #[test]
+    fn private_pages_may_be_shared_memory_that_nobody_else_maps() {
         let kinds = |anon, shmem| Kinds { anon, shmem, ..Kinds::default() };
-        let share =
-            Share { rollup: Rollup { pss: 65, uss: 10, share: kinds(40, 25) }, counters: kinds(100, 50) };
-        assert_eq!(share.own(&kinds(100, 50)), kinds(40, 25));
-        assert_eq!(share.own(&kinds(130, 80)), kinds(70, 40));
-        assert_eq!(share.own(&kinds(20, 0)), kinds(0, 0));
+        let of = |dirty, kinds| share(dirty, kinds, kinds).rollup.private().private;
+        assert_eq!(of(30, kinds(100, 0)), 30);
+        assert_eq!(of(130, kinds(100, 50)), 80, "at least this much of it is anonymous");
+        assert_eq!(of(500, kinds(100, 0)), 100);
+    }
+
+    #[test]
+    fn pressing_measurements_are_paced_by_their_cost() {
+        let mut shares = Shares::new();
+        assert!(shares.costs_at_most(0.1), "the first is free");
+        shares.last = Some((Instant::now(), Duration::from_secs(60)));
+        assert!(!shares.costs_at_most(0.1));
+        shares.last = Some((Instant::now(), Duration::ZERO));
+        assert!(shares.costs_at_most(0.1));
     }
 }

@@ -157,29 +157,122 @@ fn is_running(member: &Member) -> bool {
 
 #[test]
 fn without_shares_shared_memory_is_that_of_the_largest_mapper() {
-    let row = |anon, shmem, pss| ProcessRow {
-        pid: 1,
-        parent: 0,
-        depth: 0,
-        command: String::new(),
-        threads: 1,
-        memory: Kinds { anon, shmem, ..Kinds::default() },
-        share: Kinds { anon: anon / 2, shmem: shmem / 2, ..Kinds::default() },
-        peak: 0,
-        pss,
-        uss: None,
-        minor_faults: 0,
-        major_faults: 0,
-        gpu: None,
-    };
-    let total = tree_total(&[row(10, 100, None), row(10, 60, None), row(20, 8, Some(14))]);
-    assert_eq!(total, Kinds { anon: 30, shmem: 104, ..Kinds::default() });
-    let total = tree_total(&[row(50, 8, Some(29))]);
+    let row =
+        |pid, shmem| ProcessRow { pid, memory: Kinds { shmem, ..Kinds::default() }, ..ProcessRow::default() };
+    let mut rows = [row(1, 100), row(2, 60), row(3, 40)];
+    let (total, level) = divide(&mut rows, &Shares::new(), &Ledger::default());
+    assert_eq!(total.shmem, 100);
+    assert_eq!(rows.map(|row| row.share.shmem), [50, 30, 20], "the parts add up");
     assert_eq!(
-        total,
-        Kinds { anon: 50, shmem: 8, ..Kinds::default() },
-        "what strangers map as well is still ours"
+        (level.certain, level.owned, level.most),
+        (100, 100, 300),
+        "what was not measured is in doubt"
     );
+}
+
+/// A parent of 300 MB whose eight idle workers are forked anew for each epoch, which a line ends.
+const EPOCHS: &str = "
+import os, signal, time
+data = bytearray(b'1') * 300_000_000
+while True:
+    workers = []
+    for _ in range(8):
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        workers.append(pid)
+    print(flush=True); input()
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)";
+
+#[test]
+fn workers_forked_anew_each_epoch_never_count_twice_however_little_is_measured() {
+    let mut script = Script::start(EPOCHS);
+    let mut probe = Probe::attach(script.pid()).unwrap();
+    for epoch in 0..12 {
+        // Looks come thick and fast near a limit, so the budget for measurements is soon spent.
+        for _ in 0..5 {
+            let Snapshot { sample, level, .. } = snapshot(&mut probe);
+            let owned = sample.owned();
+            assert_eq!(sample.procs, Some(9), "epoch {epoch}");
+            assert!((300 * MB..330 * MB).contains(&owned), "epoch {epoch}: {owned}");
+            assert!(level.certain >= 300 * MB && level.most < 400 * MB, "epoch {epoch}: {level:?}");
+        }
+        script.go_on();
+    }
+    kill_all(&snapshot(&mut probe));
+}
+
+#[test]
+fn pages_that_workers_write_to_become_their_own() {
+    let code = "
+import os, signal, sys
+data = bytearray(b'1') * 100_000_000
+ready, done = os.pipe(), os.pipe()
+for _ in range(3):
+    if os.fork() == 0:
+        os.read(ready[0], 1)
+        data[::4096] = bytes(len(range(0, len(data), 4096)))
+        os.write(done[1], b'.')
+        signal.pause()
+print(flush=True); input()
+os.write(ready[1], b'...')
+for _ in range(3): os.read(done[0], 1)
+print(flush=True); input()";
+    let mut script = Script::start(code);
+    let mut probe = Probe::attach(script.pid()).unwrap();
+    let shared = snapshot(&mut probe).sample.owned();
+    assert!((100 * MB..130 * MB).contains(&shared), "{shared}");
+    script.go_on();
+    let written = probe.look(Need::Usual).unwrap().unwrap();
+    assert!(written.level.most >= 390 * MB, "it is known that this may have happened: {:?}", written.level);
+    let measured = loop {
+        // Paced by the cost of the measurement before, never by a clock of the test.
+        let look = probe.look(Need::Pressing).unwrap().unwrap();
+        if look.measured {
+            break look;
+        }
+    };
+    kill_all(&measured);
+    let owned = measured.sample.owned();
+    assert!((390 * MB..430 * MB).contains(&owned), "{owned}");
+    assert!(measured.processes.iter().all(|row| row.share.anon > 90 * MB), "each has its own copy");
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_lives_on() {
+    let code = "
+import ctypes, threading, time
+def work():
+    kept = bytearray(b'1') * 50_000_000
+    while open('/proc/self/stat').read().rsplit(')', 1)[1].split()[0] != 'Z': time.sleep(0.001)
+    print(flush=True)
+    time.sleep(60)
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)";
+    let script = Script::start(code);
+    let mut probe = Probe::attach(script.pid()).unwrap();
+    let seen = snapshot(&mut probe);
+    assert!(seen.sample.anon > 50 * MB, "{}", seen.sample.anon);
+    assert_eq!(seen.sample.procs, Some(1));
+    assert!(seen.sample.main_rss.is_some_and(|main| main > 50 * MB));
+}
+
+#[test]
+fn a_spike_between_two_looks_is_known_by_the_high_water_mark() {
+    let code = "
+print(flush=True); input()
+spike = bytearray(b'1') * 200_000_000
+del spike
+print(flush=True); input()";
+    let mut script = Script::start(code);
+    let mut probe = Probe::attach(script.pid()).unwrap();
+    assert_eq!(snapshot(&mut probe).spike, None);
+    script.go_on();
+    let after = snapshot(&mut probe);
+    assert!(after.peak < 100 * MB, "no look saw it: {}", after.peak);
+    let spike = after.spike.expect("the kernel did");
+    assert!(spike.resident > 200 * MB && spike.command.contains("python3"), "{spike:?}");
 }
 
 fn kill_all(snapshot: &Snapshot) {

@@ -6,7 +6,7 @@
 
 use procfs::{
     ProcError,
-    process::{Process, Stat},
+    process::{Process, Stat, Status},
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -179,9 +179,23 @@ fn is_gone(error: &ProcError) -> bool {
     }
 }
 
-/// A zombie holds no memory: it has ended, only its parent has not looked yet.
+/// A zombie holds no memory: it has ended, only its parent has not looked yet. One with threads left is a process whose
+/// main thread alone has ended (`pthread_exit`).
 pub(super) fn is_alive(stat: &Stat) -> bool {
-    !matches!(stat.state, 'Z' | 'X' | 'x')
+    match stat.state {
+        'Z' => stat.num_threads > 1,
+        state => !matches!(state, 'X' | 'x'),
+    }
+}
+
+/// A thread that still has the memory of a process whose main thread has ended: `/proc` tells nothing of it under the
+/// process's own number.
+pub(super) fn living_thread(process: &Process) -> Option<(Process, Status)> {
+    let threads = process.tasks().ok()?.filter_map(Result::ok).filter(|task| task.tid != process.pid);
+    threads.filter_map(|task| Process::new(task.tid).ok()).find_map(|thread| {
+        let status = thread.status().ok().filter(|status| status.vmrss.is_some())?;
+        Some((thread, status))
+    })
 }
 
 pub(super) fn read_member(pid: i32) -> Result<Member, ProcError> {

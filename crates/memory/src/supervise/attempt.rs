@@ -9,7 +9,9 @@ use super::{
 };
 use crate::{
     failed_looks::{Failed, FailedLooks},
-    probe::ProbeError,
+    probe::{Need, ProbeError, Snapshot},
+    record::{Reading, Recorder},
+    sample::Moment,
     steps::Notice,
     watch::{Wake, next_tick, stop_with},
 };
@@ -73,6 +75,13 @@ pub(super) struct Attempt<'a, 'b> {
     /// How the command itself ended, and until when its stragglers may do so.
     ended: Option<(Outcome, Instant)>,
     guard_gone: bool,
+    /// Processes that the kernel had killed at the limit before this attempt.
+    kills_before: u64,
+}
+
+/// A command that did not survive the kernel's kills at its limit was stopped there, whatever it says of it itself.
+fn after_kills(ended: Outcome, kills: u64) -> Outcome {
+    if kills > 0 && ended != Outcome::Exited(0) { Outcome::StoppedAtLimit } else { ended }
 }
 
 impl<'a, 'b> Attempt<'a, 'b> {
@@ -80,6 +89,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let now = Instant::now();
         let watch =
             supervisor.orders.facts.limit.map(|limit| LimitWatch::new(limit, supervisor.orders.grace));
+        let kills_before = supervisor.kills();
         Self {
             supervisor,
             job,
@@ -91,6 +101,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             failed: FailedLooks::default(),
             ended: None,
             guard_gone: false,
+            kills_before,
         }
     }
 
@@ -129,10 +140,17 @@ impl<'a, 'b> Attempt<'a, 'b> {
             }
             return None;
         }
-        let stopped = self.stopping.is_some_and(|stopping| stopping.cause == Cause::Limit);
+        if let Some(reading) = self.supervisor.recorder.as_mut().and_then(Recorder::finish) {
+            self.show(&reading);
+        }
+        let kills = self.supervisor.kills().saturating_sub(self.kills_before);
+        if kills > 0 {
+            self.supervisor.observer.event(&Event::KilledAtLimit { kills });
+        }
+        let told = self.stopping.is_some_and(|stopping| stopping.cause == Cause::Limit);
         // A guard that went without a word was killed, and the command with it.
         let ended = self.ended.map_or(Outcome::Signaled(consts::SIGKILL), |(outcome, _)| outcome);
-        Some(if stopped { Outcome::StoppedAtLimit } else { ended })
+        Some(if told { Outcome::StoppedAtLimit } else { after_kills(ended, kills) })
     }
 
     fn next_event(&self) -> Instant {
@@ -149,47 +167,70 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let Some(recorder) = &self.supervisor.recorder else { return Ok(()) };
         let at = recorder.elapsed();
         let records = self.supervisor.orders.duration.is_none_or(|duration| at < duration);
-        let level = match self.level(now, records) {
-            Ok(level) => {
+        let seen = match self.see(now, records) {
+            Ok(seen) => {
                 self.failed.end();
-                level
+                seen
             }
             Err(error) => {
                 self.look_failed(error)?;
                 None
             }
         };
-        let mut limit = None;
-        if let (Some(watch), Some(owned)) = (&mut self.watch, level) {
-            let next = watch.next_look(interval);
-            let call = watch.look(at, owned, next);
-            limit = Some(watch.next_look(interval));
-            self.answer(call, owned);
-        }
-        let pace = Pace { interval, limit, warned: self.warned, reading: records.then_some(self.next_tick) };
+        let limit = seen.map(|snapshot| self.hold_against_limit(at, snapshot));
+        let pace = Pace {
+            interval,
+            limit: limit.flatten(),
+            warned: self.warned,
+            reading: records.then_some(self.next_tick),
+        };
         self.next_look = pace.next_look(now);
         Ok(())
     }
 
-    /// The tree's own memory, by a reading if one is due.
-    fn level(&mut self, now: Instant, records: bool) -> Result<Option<u64>, ProbeError> {
+    /// The tree at this moment, by a reading if one is due.
+    fn see(&mut self, now: Instant, records: bool) -> Result<Option<Snapshot>, ProbeError> {
         let Some(recorder) = &mut self.supervisor.recorder else { return Ok(None) };
         if !records || now < self.next_tick {
-            return recorder.level();
+            return recorder.look(Need::Usual);
         }
         self.next_tick = next_tick(self.next_tick, self.supervisor.orders.interval, now);
-        let reading = recorder.tick()?;
-        let lost = recorder.take_lost_trace();
-        if let Some(reading) = &reading {
-            if let Some(watch) = &mut self.watch {
-                watch.judge(reading);
-            }
-            self.supervisor.observer.reading(reading);
+        let Some(reading) = recorder.tick()? else { return Ok(None) };
+        if let Some(watch) = &mut self.watch {
+            watch.judge(&reading);
         }
+        self.show(&reading);
+        Ok(Some(reading.snapshot))
+    }
+
+    fn show(&mut self, reading: &Reading) {
+        self.supervisor.observer.reading(reading);
+        let lost = self.supervisor.recorder.as_mut().and_then(Recorder::take_lost_trace);
         if let Some(error) = lost {
             self.supervisor.observer.event(&Event::TraceLost { error: error.to_string() });
         }
-        Ok(reading.map(|reading| reading.snapshot.sample.owned()))
+    }
+
+    /// Acts if the limit is near; gives the time until the next look that the limit asks for.
+    fn hold_against_limit(&mut self, at: Duration, snapshot: Snapshot) -> Option<Duration> {
+        let interval = self.supervisor.orders.interval;
+        let watch = self.watch.as_mut()?;
+        let next = watch.next_look(interval);
+        let call = watch.look(at, snapshot.level, next);
+        // Nothing is done on a figure that may count shared pages twice; the tree may also have ended by now.
+        let (call, snapshot) = match call {
+            Call::Measure(need) => {
+                let recorder = self.supervisor.recorder.as_mut()?;
+                match recorder.look(need).ok().flatten().filter(|measured| measured.measured) {
+                    Some(measured) => (watch.decide(measured.level.owned, next), measured),
+                    None => return Some(next),
+                }
+            }
+            call => (call, snapshot),
+        };
+        let next = watch.next_look(interval);
+        self.answer(call, snapshot);
+        Some(next)
     }
 
     /// A look that failed is one reading less; the command runs on.
@@ -205,35 +246,45 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    fn answer(&mut self, call: Call, owned: u64) {
+    fn answer(&mut self, call: Call, snapshot: Snapshot) {
         let warns = self.supervisor.orders.on_limit == OnLimit::Warn;
         match call {
-            Call::Fine => self.warned = false,
+            Call::Fine | Call::Measure(_) => self.warned = false,
             Call::Tell(why) | Call::End(why) if warns => {
                 if !self.warned {
-                    self.notify("warn", owned, &why);
-                    self.supervisor.observer.event(&Event::LimitNear { why });
+                    self.notify("warn", snapshot.sample.owned(), &why);
+                    let held = self.keep_evidence(snapshot, &why);
+                    self.supervisor.observer.event(&Event::LimitNear { why, held });
                 }
                 self.warned = true;
             }
-            Call::Tell(why) => self.stop_for_limit(&why, owned),
+            Call::Tell(why) => self.stop_for_limit(&why, snapshot),
             Call::End(why) => {
-                self.stop_for_limit(&why, owned);
+                self.stop_for_limit(&why, snapshot);
                 self.end_tree(&why);
             }
         }
     }
 
     /// Tells the command, once.
-    fn stop_for_limit(&mut self, why: &str, owned: u64) {
+    fn stop_for_limit(&mut self, why: &str, snapshot: Snapshot) {
         if self.stopping.is_some() {
             return;
         }
         let orders = self.supervisor.orders;
         self.stopping = Some(Stopping { cause: Cause::Limit, deadline: Instant::now() + orders.grace });
-        self.notify("checkpoint", owned, why);
+        self.notify("checkpoint", snapshot.sample.owned(), why);
         self.job.tell(orders.stop_signal.0);
-        self.supervisor.observer.event(&Event::Stopping { why: why.to_owned(), grace: orders.grace });
+        let held = self.keep_evidence(snapshot, why);
+        self.supervisor.observer.event(&Event::Stopping { why: why.to_owned(), held, grace: orders.grace });
+    }
+
+    /// Records the moment at which the limit is acted upon; gives who held what.
+    fn keep_evidence(&mut self, snapshot: Snapshot, why: &str) -> Moment {
+        let Some(recorder) = &mut self.supervisor.recorder else { return snapshot.moment(0.0) };
+        let reading = recorder.record_action(snapshot, why);
+        self.show(&reading);
+        reading.snapshot.sample.peak.unwrap_or_default()
     }
 
     fn notify(&self, action: &'static str, owned: u64, why: &str) {
@@ -331,6 +382,19 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
     const BRINK: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn a_command_that_the_kernel_killed_at_its_limit_was_stopped_at_it() {
+        let (killed, failed, done) = (Outcome::Signaled(9), Outcome::Exited(1), Outcome::Exited(0));
+        assert_eq!(after_kills(killed, 0), killed);
+        assert_eq!(after_kills(killed, 1), Outcome::StoppedAtLimit);
+        assert_eq!(
+            after_kills(failed, 2),
+            Outcome::StoppedAtLimit,
+            "a worker was killed, and the command gave up"
+        );
+        assert_eq!(after_kills(done, 1), done, "it did its work without the one that was killed");
+    }
 
     #[test]
     fn looks_come_with_the_readings_or_sooner() {

@@ -1,5 +1,6 @@
 //! What happens to a supervised command, as sentences for people and as JSON for programs.
 
+use crate::{ByteSize, sample::Moment};
 use serde::Serialize;
 use std::{fmt, time::Duration};
 
@@ -18,11 +19,15 @@ pub enum Event {
     LimitNear {
         /// How near.
         why: String,
+        /// Who holds what.
+        held: Moment,
     },
     /// The command was told to stop.
     Stopping {
         /// Why.
         why: String,
+        /// Who holds what.
+        held: Moment,
         /// How long it may take.
         #[serde(rename = "grace_seconds", serialize_with = "seconds")]
         grace: Duration,
@@ -33,6 +38,11 @@ pub enum Event {
         why: String,
         /// Processes that would not end.
         stuck: Vec<i32>,
+    },
+    /// The kernel killed processes of the command at the limit of its control group.
+    KilledAtLimit {
+        /// How many.
+        kills: u64,
     },
     /// The command is about to be started again.
     Restarting {
@@ -86,9 +96,14 @@ impl fmt::Display for Event {
                 write!(f, "started process {pid} in a control group of its own")
             }
             Self::Started { pid, in_group: false } => write!(f, "started process {pid}"),
-            Self::LimitNear { why } => write!(f, "the limit is near: {why}"),
-            Self::Stopping { why, grace } => {
-                write!(f, "telling the command to stop: {why}; it has {:.0} s", grace.as_secs_f64())
+            Self::LimitNear { why, held } => write!(f, "the limit is near: {why}{}", holders(held)),
+            Self::Stopping { why, held, grace } => {
+                let seconds = grace.as_secs_f64();
+                write!(f, "telling the command to stop: {why}{}; it has {seconds:.0} s", holders(held))
+            }
+            Self::KilledAtLimit { kills } => {
+                let them = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
+                write!(f, "the kernel killed {them} of the command at the limit of its control group")
             }
             Self::EndedTree { why, stuck } if stuck.is_empty() => {
                 write!(f, "ended what was left of the command: {why}")
@@ -114,5 +129,44 @@ impl fmt::Display for Event {
             }
             Self::TraceLost { error } => write!(f, "the trace ends here, the watch goes on: {error}"),
         }
+    }
+}
+
+/// ` (120 MB in python3 train.py, process 12; 67 MB in others)`, or nothing where one process holds it all.
+fn holders(held: &Moment) -> String {
+    let Some((largest, others)) = held.held.split_first().filter(|(_, others)| !others.is_empty()) else {
+        return String::new();
+    };
+    let rest = others.iter().map(|holder| holder.owned).sum::<u64>() + held.others();
+    let command: String = largest.command.chars().take(40).collect();
+    format!(
+        " ({} in {}, process {}; {} in others)",
+        ByteSize(largest.owned),
+        command.trim_end(),
+        largest.pid,
+        ByteSize(rest)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Holder;
+
+    #[test]
+    fn a_stop_names_who_held_the_most() {
+        let holder = |pid, owned| Holder { pid, command: format!("python3 part{pid}.py"), owned };
+        let mut held = Moment { t: 3.0, owned: 187_000_000, held: vec![holder(12, 120_000_000)] };
+        let stopping = |held: &Moment| {
+            let why = "using 187 MB of 200 MB".to_owned();
+            Event::Stopping { why, held: held.clone(), grace: Duration::from_secs(60) }.to_string()
+        };
+        assert_eq!(stopping(&held), "telling the command to stop: using 187 MB of 200 MB; it has 60 s");
+        held.held.push(holder(13, 60_000_000));
+        assert_eq!(
+            stopping(&held),
+            "telling the command to stop: using 187 MB of 200 MB (120 MB in python3 part12.py, process 12; 67 MB in others); \
+             it has 60 s"
+        );
     }
 }

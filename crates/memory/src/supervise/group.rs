@@ -49,6 +49,13 @@ impl CommandGroup {
         Ok(Some(group))
     }
 
+    /// How many processes the kernel has killed in here because the limit was reached.
+    pub fn kills(&self) -> u64 {
+        let events = fs::read_to_string(self.directory.join("memory.events")).unwrap_or_default();
+        let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+        events.lines().find_map(count).unwrap_or(0)
+    }
+
     /// Where the launcher goes.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -88,6 +95,16 @@ mod tests {
         let group = CommandGroup::make_in(own.path(), 7, 1_000_000).unwrap().unwrap();
         assert_eq!(read(group.directory().join("memory.max")), "1000000");
         assert_eq!(read(group.directory().join("memory.high")), "980000");
+    }
+
+    #[test]
+    fn kills_by_the_kernel_are_counted() {
+        let own = own_group("memory", "memory", "7\n");
+        let group = CommandGroup::make_in(own.path(), 7, 1_000_000).unwrap().unwrap();
+        assert_eq!(group.kills(), 0, "a group that says nothing");
+        let events = "low 0\nhigh 17\nmax 5\noom 1\noom_kill 2\noom_group_kill 0\n";
+        fs::write(group.directory().join("memory.events"), events).unwrap();
+        assert_eq!(group.kills(), 2);
     }
 
     #[test]

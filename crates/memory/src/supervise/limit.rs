@@ -2,9 +2,14 @@
 //!
 //! In come the tree's own memory, look by look, and the assessment of each tick; out come the call to act and the time
 //! until the next look. The looks come the more often the less room there is, so that even a runaway is met before
-//! the limit; nothing here knows of processes.
+//! the limit. Only what is certain is acted upon: where memory may be counted twice, the call is to measure first.
+//! Nothing here knows of processes.
 
-use crate::{Assessment, ByteSize, Verdict, record::Reading};
+use crate::{
+    Assessment, ByteSize, Verdict,
+    probe::{Level, Need},
+    record::Reading,
+};
 use std::{collections::VecDeque, time::Duration};
 
 /// From this part of the limit on the command is told, so that it has room left to write a checkpoint in.
@@ -34,6 +39,8 @@ const RATE_WINDOW: Duration = Duration::from_millis(100);
 pub enum Call {
     /// Nothing.
     Fine,
+    /// Measure the tree and ask again with [`LimitWatch::decide`]: what is certain is fine, the rest may not be.
+    Measure(Need),
     /// Tell the command, then wait for the grace.
     Tell(String),
     /// End the tree at once: the limit would be crossed before the next look.
@@ -45,6 +52,8 @@ pub enum Call {
 pub struct LimitWatch {
     limit: u64,
     grace: Duration,
+    /// The own memory at the last look, as far as it is known.
+    owned: u64,
     /// The looks of the last [`RATE_WINDOW`], oldest first.
     looks: VecDeque<(Duration, u64)>,
     /// Bytes per second over those looks.
@@ -56,7 +65,7 @@ pub struct LimitWatch {
 impl LimitWatch {
     /// Watches over this many bytes; acting on a notice may take as long as `grace`.
     pub fn new(limit: u64, grace: Duration) -> Self {
-        Self { limit, grace, looks: VecDeque::new(), rate: 0.0, bounded: false, forecast: None }
+        Self { limit, grace, owned: 0, looks: VecDeque::new(), rate: 0.0, bounded: false, forecast: None }
     }
 
     /// Goes on with another limit: what a machine can still give changes with everything that runs on it.
@@ -82,41 +91,50 @@ impl LimitWatch {
         });
     }
 
-    /// Takes in a look: `owned` bytes at `at`, the next one after `next`.
-    pub fn look(&mut self, at: Duration, owned: u64, next: Duration) -> Call {
-        self.follow(at, owned);
-        let limit = ByteSize(self.limit);
+    /// Takes in a look at `at`, the next one after `next`.
+    pub fn look(&mut self, at: Duration, level: Level, next: Duration) -> Call {
+        self.follow(at, level);
+        match self.decide(level.certain, next) {
+            Call::Fine if self.decide(level.owned, next) != Call::Fine => Call::Measure(Need::Pressing),
+            Call::Fine if self.decide(level.most, next) != Call::Fine => Call::Measure(Need::Careful),
+            call => call,
+        }
+    }
+
+    /// What to do about `owned` bytes that are there for certain.
+    pub fn decide(&self, owned: u64, next: Duration) -> Call {
+        let using = format!("using {} of {}", ByteSize(owned), ByteSize(self.limit));
         let ahead = owned as f64 + self.rate * (next + KILL_TIME).as_secs_f64();
-        if owned >= self.limit || (self.rate > 0.0 && ahead >= self.limit as f64) {
-            let rate = ByteSize(self.rate as u64);
-            return Call::End(format!(
-                "{} of {limit} are in use and {rate} more come each second",
-                ByteSize(owned)
-            ));
+        if self.rate > 0.0 && ahead >= self.limit as f64 {
+            return Call::End(format!("{using}, growing by {}/s", ByteSize(self.rate as u64)));
+        }
+        if owned >= self.limit {
+            return Call::End(using);
         }
         let level = if self.bounded { TELL_LEVEL_IF_BOUNDED } else { TELL_LEVEL };
         if owned as f64 >= level * self.limit as f64 {
-            return Call::Tell(format!("{} of {limit} are in use", ByteSize(owned)));
+            return Call::Tell(using);
         }
         self.forecast.clone().map_or(Call::Fine, Call::Tell)
     }
 
     /// When to look again at the latest, if ticks come every `interval`.
     pub fn next_look(&self, interval: Duration) -> Duration {
-        let owned = self.looks.back().map_or(0, |(_, owned)| *owned);
-        let room = self.limit.saturating_sub(owned) as f64;
+        let room = self.limit.saturating_sub(self.owned) as f64;
         let look = Duration::from_secs_f64(room / (LOOKS_PER_ROOM * RUNAWAY_RATE));
         look.max(SHORTEST_LOOK).min(interval)
     }
 
-    fn follow(&mut self, at: Duration, owned: u64) {
-        self.looks.push_back((at, owned));
+    fn follow(&mut self, at: Duration, level: Level) {
+        self.owned = level.owned;
+        // A measurement that finds more is no growth.
+        self.looks.push_back((at, level.pace));
         while self.looks.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= RATE_WINDOW) {
             self.looks.pop_front();
         }
-        let (since, level) = self.looks[0];
+        let (since, then) = self.looks[0];
         let seconds = at.saturating_sub(since).max(RATE_WINDOW).as_secs_f64();
-        self.rate = owned.saturating_sub(level) as f64 / seconds;
+        self.rate = level.pace.saturating_sub(then) as f64 / seconds;
     }
 }
 
@@ -157,7 +175,37 @@ mod tests {
 
     fn look(watch: &mut LimitWatch, seconds: f64, owned: u64) -> Call {
         let next = watch.next_look(Duration::from_secs(1));
-        watch.look(Duration::from_secs_f64(seconds), owned, next)
+        watch.look(Duration::from_secs_f64(seconds), Level::exact(owned), next)
+    }
+
+    #[test]
+    fn what_is_not_certain_is_measured_before_it_is_acted_upon() {
+        let mut watch = watch();
+        let level = |certain, owned, most| Level {
+            certain: certain * GB,
+            owned: owned * GB,
+            most: most * GB,
+            pace: GB,
+        };
+        let mut at = |level| watch.look(Duration::from_secs(1), level, Duration::from_secs(1));
+        assert_eq!(at(level(1, 1, 9)), Call::Fine, "even the most is fine");
+        assert_eq!(at(level(1, 1, 10)), Call::Measure(Need::Careful));
+        assert_eq!(at(level(1, 10, 10)), Call::Measure(Need::Pressing));
+        assert!(matches!(at(level(10, 10, 10)), Call::End(_)), "what is certain needs no measurement");
+        let next = Duration::from_secs(1);
+        assert_eq!(watch.decide(2 * GB, next), Call::Fine);
+        assert_eq!(watch.decide(10 * GB, next), Call::End("using 10.0 GB of 10.0 GB".to_owned()));
+    }
+
+    #[test]
+    fn a_measurement_that_finds_more_is_no_runaway() {
+        let mut watch = watch();
+        let level = |owned| Level { owned, certain: owned, most: owned, pace: GB };
+        let look = |watch: &mut LimitWatch, milliseconds, owned| {
+            watch.look(Duration::from_millis(milliseconds), level(owned), Duration::from_millis(10))
+        };
+        assert_eq!(look(&mut watch, 0, 6 * GB), Call::Fine);
+        assert_eq!(look(&mut watch, 10, 9 * GB), Call::Fine, "3 GB in 10 ms, but none of it came just now");
     }
 
     #[test]

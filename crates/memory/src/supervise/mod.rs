@@ -199,6 +199,7 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         socket,
         guard,
         terminal,
+        group,
         recorder: None,
         user_stops: false,
     };
@@ -231,6 +232,7 @@ struct Supervisor<'a> {
     socket: StepSocket,
     guard: GuardOrders,
     terminal: Option<OurTerminal>,
+    group: Option<CommandGroup>,
     recorder: Option<Recorder>,
     /// A signal asked us to end: nothing is started again.
     user_stops: bool,
@@ -294,6 +296,11 @@ impl Supervisor<'_> {
         })?;
         self.observer.event(&Event::Started { pid: job.pid(), in_group: self.guard.group.is_some() });
         Ok(job)
+    }
+
+    /// Processes that the kernel killed so far because the command's control group was at its limit.
+    fn kills(&self) -> u64 {
+        self.group.as_ref().map_or(0, CommandGroup::kills)
     }
 
     /// Waits between two attempts; true if somebody asks us to end meanwhile.

@@ -6,7 +6,7 @@ use crate::{Assessment, ByteSize, Verdict};
 /// Sentences a person can act on, the most useful first.
 pub fn advice(study: &Study, assessment: &Assessment) -> Vec<String> {
     match assessment.verdict {
-        Verdict::Steady => steady(assessment),
+        Verdict::Steady => steady(study, assessment),
         Verdict::WarmUp => warm_up(study, assessment),
         Verdict::Fill => fill(study, assessment),
         Verdict::Leak => leak(assessment),
@@ -22,7 +22,15 @@ fn in_workers(assessment: &Assessment) -> bool {
     assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.place == Some("workers"))
 }
 
-fn steady(assessment: &Assessment) -> Vec<String> {
+fn steady(study: &Study, assessment: &Assessment) -> Vec<String> {
+    if exceeds_limit(study, assessment) {
+        let mut advice = fits(study, assessment);
+        advice.push(
+            "Nothing grows, so the run itself needs less: a smaller batch, shorter rows, fewer workers, or a higher limit."
+                .into(),
+        );
+        return advice;
+    }
     if is(assessment, "file") {
         return vec![
             "Nothing to do: mapped files (Arrow, safetensors, memmap) show up as resident memory and are dropped under pressure.".into(),
@@ -73,6 +81,10 @@ fn fill(study: &Study, assessment: &Assessment) -> Vec<String> {
     );
     advice.push("Decode into a copy per access (Image.open(...).convert('RGB') on a fresh file object), or keep bytes and paths only.".into());
     advice
+}
+
+fn exceeds_limit(study: &Study, assessment: &Assessment) -> bool {
+    assessment.plateau.zip(study.facts.limit).is_some_and(|(plateau, limit)| plateau.bytes > limit)
 }
 
 /// Whether the plateau fits the limit, where there is one.

@@ -1,6 +1,6 @@
 //! Readings as lines of text, or of JSON.
 
-use super::Place;
+use super::{Ending, Place, Seen};
 use garden_memory::{ByteSize, record::Reading, supervise::Event};
 use serde_json::json;
 use std::io::{self, Write};
@@ -80,18 +80,17 @@ impl JsonLines {
 }
 
 /// The last line: how it ended, and the last reading's assessment.
-pub fn write_json_summary(
-    writer: &mut dyn Write,
-    how: Option<&str>,
-    last: Option<&Reading>,
-) -> io::Result<()> {
+pub fn write_json_summary(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Result<()> {
+    let last = seen.last.as_ref();
     let summary = json!({
         "event": "summary",
-        "end": how,
-        "seconds": last.map(|reading| reading.snapshot.sample.t),
+        "end": ending.how,
+        "seconds": ending.after.as_secs_f64(),
         "owned": last.map(|reading| reading.snapshot.sample.owned()),
         "peak": last.map(|reading| reading.snapshot.peak),
+        "spike": last.and_then(|reading| reading.snapshot.spike.as_ref()),
         "limit": last.and_then(|reading| reading.facts.limit),
+        "at_limit": seen.at_limit,
         "assessment": last.map(|reading| &reading.assessment),
     });
     writeln!(writer, "{summary}")

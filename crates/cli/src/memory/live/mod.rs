@@ -17,6 +17,7 @@ use super::options::Format;
 use anyhow::{Result, bail};
 use garden_memory::{
     record::Reading,
+    sample::Moment,
     settled::Settled,
     supervise::{Event, Passage},
     watch::{Observer, Wake},
@@ -26,6 +27,7 @@ use screen::Screen;
 use std::{
     io::{self, IsTerminal, Write},
     sync::mpsc::Sender,
+    time::Duration,
 };
 
 /// Which command is watching.
@@ -52,11 +54,28 @@ enum Form {
     Screen(Box<Screen>),
 }
 
-/// One of the three forms, and the last reading for the summary.
+/// What the summary is about.
+#[derive(Default)]
+pub struct Seen {
+    /// The last reading.
+    last: Option<Reading>,
+    /// Who held what when the limit was acted upon.
+    at_limit: Option<Moment>,
+}
+
+/// How a watch or a run ended.
+pub struct Ending<'a> {
+    /// In words; an error if there are none.
+    pub how: Option<&'a str>,
+    /// After this long.
+    pub after: Duration,
+}
+
+/// One of the three forms, and what was seen for the summary.
 pub struct View {
     form: Form,
     place: Place,
-    last: Option<Reading>,
+    seen: Seen,
     settled: Settled,
     wakes: Sender<Wake>,
     /// It was said that our output cannot be written.
@@ -74,7 +93,7 @@ impl View {
             Format::Text => Form::Text(TextLines::new(place)),
             Format::Json => Form::Json(JsonLines::new(place)),
         };
-        Ok(Self { form, place, last: None, settled: Settled::default(), wakes, told: false })
+        Ok(Self { form, place, seen: Seen::default(), settled: Settled::default(), wakes, told: false })
     }
 
     /// Where a command's output goes in this form.
@@ -98,17 +117,17 @@ impl View {
         self.answer(written);
     }
 
-    /// Ends with the summary; `how` says what ended it.
-    pub fn close(self, how: Option<&str>) {
-        let Self { form, place, last, .. } = self;
+    /// Ends with the summary.
+    pub fn close(self, ending: &Ending<'_>) {
+        let Self { form, place, seen, .. } = self;
         let mut writer = place.writer();
         // Nobody is left to be told of a failure to write the last words.
         let _ = match form {
-            Form::Json(_) => lines::write_json_summary(&mut writer, how, last.as_ref()),
-            Form::Text(_) => summary::write(&mut writer, how, last.as_ref()),
+            Form::Json(_) => lines::write_json_summary(&mut writer, ending, &seen),
+            Form::Text(_) => summary::write(&mut writer, ending, &seen),
             Form::Screen(screen) => {
                 screen.close(&mut writer);
-                summary::write(&mut writer, how, last.as_ref())
+                summary::write(&mut writer, ending, &seen)
             }
         };
     }
@@ -141,10 +160,13 @@ impl Observer for View {
             Form::Screen(screen) => screen.reading(&shown),
         };
         self.answer(written);
-        self.last = Some(reading.clone());
+        self.seen.last = Some(reading.clone());
     }
 
     fn event(&mut self, event: &Event) {
+        if let Event::Stopping { held, .. } | Event::LimitNear { held, .. } = event {
+            self.seen.at_limit = Some(held.clone());
+        }
         let written = match &mut self.form {
             Form::Text(lines) => lines.event(event),
             Form::Json(lines) => lines.event(event),

@@ -1,6 +1,12 @@
 //! The last word of a watch, and the verdict in one line.
 
-use garden_memory::{Assessment, ByteSize, Exhaustion, Plateau, Verdict, record::Reading};
+use super::{Ending, Seen};
+use garden_memory::{
+    Assessment, ByteSize, Exhaustion, Plateau, Verdict,
+    probe::Spike,
+    record::Reading,
+    sample::{Holder, Moment},
+};
 use std::io::{self, Write};
 
 /// The verdict and the probability of the ending that it names.
@@ -93,22 +99,29 @@ fn condition(verdict: Verdict) -> &'static str {
 }
 
 /// Writes the summary.
-pub fn write(writer: &mut dyn Write, how: Option<&str>, last: Option<&Reading>) -> io::Result<()> {
-    let how = how.unwrap_or("ended by an error");
-    let Some(Reading { snapshot, assessment, facts }) = last else {
-        return writeln!(writer, "model-garden: {how}; nothing was seen of its memory");
+pub fn write(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Result<()> {
+    let how = ending.how.unwrap_or("ended by an error");
+    let after = super::screen::clock(ending.after.as_secs_f64());
+    let Some(Reading { snapshot, assessment, facts }) = &seen.last else {
+        return writeln!(writer, "model-garden: {how} after {after}; nothing was seen of its memory");
     };
-    let sample = &snapshot.sample;
-    writeln!(writer, "model-garden: {how} after {}", super::screen::clock(sample.t))?;
-    write!(
-        writer,
-        "  memory   {} at the end, {} at the most",
-        ByteSize(sample.owned()),
-        ByteSize(snapshot.peak)
-    )?;
+    writeln!(writer, "model-garden: {how} after {after}")?;
+    let (end, peak) = (ByteSize(snapshot.sample.owned()), ByteSize(snapshot.peak));
+    write!(writer, "  memory   {end} at the end, {peak} at the most")?;
     match facts.limit {
         Some(limit) => writeln!(writer, "; limit {}", ByteSize(limit))?,
         None => writeln!(writer)?,
+    }
+    if let Some(Spike { pid, command, resident }) = &snapshot.spike {
+        let resident = ByteSize(*resident);
+        writeln!(
+            writer,
+            "           between two looks process {pid} had {resident} resident, mapped files included: {}",
+            short(command)
+        )?;
+    }
+    if let Some(moment) = &seen.at_limit {
+        write_holders(writer, moment)?;
     }
     writeln!(writer, "  verdict  {}", headline(assessment))?;
     for line in forecast(assessment) {
@@ -122,10 +135,31 @@ pub fn write(writer: &mut dyn Write, how: Option<&str>, last: Option<&Reading>) 
     Ok(())
 }
 
+/// Who held what when the limit was acted upon, a line each.
+fn write_holders(writer: &mut dyn Write, moment: &Moment) -> io::Result<()> {
+    let Moment { t, owned, held } = moment;
+    writeln!(writer, "  at limit {} after {}, held by", ByteSize(*owned), super::screen::clock(*t))?;
+    for Holder { pid, command, owned } in held {
+        writeln!(writer, "           {:>9}  process {pid:<8} {}", ByteSize(*owned), short(command))?;
+    }
+    match moment.others() {
+        0 => Ok(()),
+        others => writeln!(writer, "           {:>9}  others", ByteSize(others)),
+    }
+}
+
+/// A command line in what is left of a line.
+fn short(command: &str) -> String {
+    const WIDTH: usize = 60;
+    let cut: String = command.chars().take(WIDTH).collect();
+    if cut.len() < command.len() { format!("{}...", cut.trim_end()) } else { cut }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_memory::{Analyst, RunFacts, Sample};
+    use garden_memory::{Analyst, RunFacts, Sample, probe::Snapshot};
+    use std::time::Duration;
 
     /// What is said of a run of 200 steps, 80 an epoch.
     fn said(steps: u64, bytes: impl Fn(u64) -> u64) -> (String, Vec<String>) {
@@ -158,5 +192,35 @@ mod tests {
         assert_eq!(headline, "undecided until step 88");
         assert!(lines.iter().any(|line| line.starts_with("if it is a fill: levels off at 1.4")), "{lines:?}");
         assert_eq!(condition(Verdict::Steady), "if it stays steady");
+    }
+
+    #[test]
+    fn a_stop_at_the_limit_says_who_held_what_and_when_it_ended() {
+        let sample = Sample { anon: 41_000, ..Sample::default() };
+        let spike = Spike { pid: 12, command: "python3 train.py".into(), resident: 250_000_000 };
+        let snapshot = Snapshot { sample, peak: 187_000_000, spike: Some(spike), ..Snapshot::default() };
+        let facts = RunFacts { limit: Some(200_000_000), ..RunFacts::default() };
+        let assessment = Analyst::new(facts.clone()).assessment();
+        let holder = |pid, owned| Holder { pid, command: "python3 train.py".into(), owned };
+        let held = vec![holder(12, 120_000_000), holder(13, 60_000_000)];
+        let seen = Seen {
+            last: Some(Reading { snapshot, assessment, facts }),
+            at_limit: Some(Moment { t: 3.2, owned: 187_000_000, held }),
+        };
+        let ending =
+            Ending { how: Some("the command was stopped at its limit"), after: Duration::from_secs(65) };
+        let mut text = Vec::new();
+        write(&mut text, &ending, &seen).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let expected = "\
+model-garden: the command was stopped at its limit after 1:05
+  memory   41 kB at the end, 187 MB at the most; limit 200 MB
+           between two looks process 12 had 250 MB resident, mapped files included: python3 train.py
+  at limit 187 MB after 3.2 s, held by
+              120 MB  process 12       python3 train.py
+               60 MB  process 13       python3 train.py
+              7.0 MB  others
+";
+        assert!(text.starts_with(expected), "{text}");
     }
 }

@@ -1,0 +1,487 @@
+//! Memory that forked processes have in common, counted once without measuring it at each look.
+//!
+//! A forked process starts with all pages of its parent, and the kernel counts them for both. What a process has for
+//! itself is what came since the fork: new pages, which its counter shows, and copies of written pages, which only a
+//! measurement (`shares`) shows but which cannot be more than its page faults. So each process has an account of what
+//! is certainly its own; the rest of a family's memory is a pool, which is no smaller than the largest part that one
+//! member has of it. Nothing here reads `/proc`.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// A fault that copies a shared page copies one page of the smallest size, also where pages are huge.
+const PAGE: u64 = 4096;
+
+/// Where the kernel put a program: a fork has the same as its parent, and the next program another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Image {
+    /// Beginnings of code, stack and heap.
+    Layout([u64; 3]),
+    /// The process is not ours to look into: a child with its parent's command line is taken to be a fork.
+    Hidden(String),
+}
+
+/// What a look tells of one process.
+#[derive(Debug, Clone)]
+pub(super) struct Look {
+    pub pid: i32,
+    pub parent: i32,
+    pub image: Image,
+    /// Anonymous and swapped memory, as the kernel counts it for this process alone. Together, since swapping a page
+    /// out moves it from one to the other for each process that has it.
+    pub bytes: u64,
+    /// Minor page faults since the process began.
+    pub faults: u64,
+}
+
+/// What a measurement tells of one process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    /// Pages that nobody else has.
+    pub private: u64,
+    /// Those, and its part of the others.
+    pub share: u64,
+}
+
+/// What is known of a tree's anonymous and swapped memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    /// It has no less than this.
+    pub certain: u64,
+    /// The best estimate.
+    pub likely: u64,
+    /// It has no more than this.
+    pub most: u64,
+    /// As `certain`, but untouched by measurements: this moves only when memory does.
+    pub pace: u64,
+}
+
+#[derive(Debug)]
+struct Account {
+    family: u32,
+    image: Image,
+    parent: i32,
+    bytes: u64,
+    /// Certainly nobody else's.
+    own: u64,
+    /// The part of `own` that came before the last count, which is the fork or a measurement.
+    own_then: u64,
+    /// What came since the fork, by the counters alone.
+    grown: u64,
+    faults: u64,
+    faults_then: u64,
+    /// What it had at first sight beyond what its parent could give it.
+    excess: u64,
+    measured: bool,
+}
+
+impl Account {
+    fn new(family: u32, look: &Look, own: u64) -> Self {
+        Self {
+            family,
+            image: look.image.clone(),
+            parent: look.parent,
+            bytes: look.bytes,
+            own,
+            own_then: own,
+            grown: own,
+            faults: look.faults,
+            faults_then: 0,
+            excess: 0,
+            measured: false,
+        }
+    }
+
+    fn follow(&mut self, look: &Look) {
+        let moved = |part: u64| {
+            (part + look.bytes.saturating_sub(self.bytes))
+                .saturating_sub(self.bytes.saturating_sub(look.bytes))
+        };
+        (self.own, self.grown) = (moved(self.own), moved(self.grown));
+        self.own_then = self.own_then.min(self.own);
+        (self.bytes, self.faults, self.parent) = (look.bytes, look.faults, look.parent);
+    }
+
+    /// What it might have made its own, besides what is known to be.
+    fn allowance(&self) -> u64 {
+        let faulted = self.faults.saturating_sub(self.faults_then) * PAGE + self.excess;
+        faulted.saturating_sub(self.own - self.own_then).min(self.bytes - self.own)
+    }
+
+    /// What it is taken to have made its own: what its measured siblings had, as far as its faults allow.
+    fn assumed(&self, typical: u64) -> u64 {
+        if self.measured { 0 } else { self.allowance().min(typical.saturating_sub(self.own)) }
+    }
+
+    /// From here on everything is shared with a child.
+    fn fork(&mut self, typical: u64) -> u64 {
+        let given = self.own + self.assumed(typical);
+        (self.own, self.own_then, self.grown, self.excess) = (0, 0, 0, 0);
+        self.faults_then = self.faults;
+        given
+    }
+}
+
+/// Processes that descend from one another without having executed another program.
+#[derive(Debug, Default)]
+struct Family {
+    /// What several of them have, or had before the others ended.
+    pool: f64,
+    /// What a worker had for itself when the workers were last measured.
+    typical: u64,
+}
+
+/// The accounts of a tree.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    accounts: BTreeMap<i32, Account>,
+    families: HashMap<u32, Family>,
+    families_made: u32,
+}
+
+impl Ledger {
+    /// Takes in a look at all living processes.
+    pub fn follow(&mut self, looks: &[Look]) {
+        let seen: HashMap<i32, &Look> = looks.iter().map(|look| (look.pid, look)).collect();
+        self.accounts.retain(|pid, account| seen.get(pid).is_some_and(|look| look.image == account.image));
+        let before = self.pooled_by_family();
+        let parents_then: HashMap<i32, u64> =
+            self.accounts.iter().map(|(pid, account)| (*pid, account.bytes)).collect();
+        for (pid, account) in &mut self.accounts {
+            account.follow(seen[pid]);
+        }
+        self.drain_pools(&before);
+        for look in looks {
+            if !self.accounts.contains_key(&look.pid) {
+                self.enter(look, &parents_then);
+            }
+        }
+        self.settle();
+    }
+
+    /// Takes in a measurement of all living processes; one that could not be measured stays as it was.
+    pub fn measure(&mut self, measured: &HashMap<i32, Measured>) {
+        for (pid, account) in &mut self.accounts {
+            let Some(found) = measured.get(pid) else { continue };
+            account.own = found.private.min(account.bytes);
+            (account.own_then, account.faults_then, account.excess) = (account.own, account.faults, 0);
+            account.measured = true;
+        }
+        for (number, family) in &mut self.families {
+            let members = || self.accounts.iter().filter(|(_, account)| account.family == *number);
+            let found: Vec<(&Account, &Measured)> =
+                members().filter_map(|(pid, account)| Some((account, measured.get(pid)?))).collect();
+            if !found.is_empty() {
+                let common =
+                    |(account, found): &(&Account, &Measured)| found.share.saturating_sub(account.own);
+                family.pool = found.iter().map(common).sum::<u64>() as f64;
+            }
+            let workers: Vec<u64> = found
+                .iter()
+                .filter(|(account, _)| members().any(|(pid, _)| *pid == account.parent))
+                .map(|(account, _)| account.own)
+                .collect();
+            if !workers.is_empty() {
+                family.typical = workers.iter().sum::<u64>() / workers.len() as u64;
+            }
+        }
+        self.settle();
+    }
+
+    /// What is known of the whole.
+    pub fn known(&self) -> Known {
+        let mut known = Known::default();
+        for (number, family) in &self.families {
+            let mut counted = Counted::default();
+            self.members(*number).for_each(|account| counted.add(account, family.typical));
+            let pool = counted.pool(family);
+            known.likely += counted.own + counted.assumed + pool;
+            known.certain += counted.own + counted.largest_rest;
+            known.most += (counted.own + counted.assumed + pool + counted.doubt).min(counted.bytes);
+            known.pace += counted.grown + counted.largest_ungrown;
+        }
+        known
+    }
+
+    /// A process's part of the whole; the parts add up to `likely`, but for rounding.
+    pub fn share(&self, pid: i32) -> Option<u64> {
+        let account = self.accounts.get(&pid)?;
+        let family = self.families.get(&account.family)?;
+        let mut counted = Counted::default();
+        self.members(account.family).for_each(|member| counted.add(member, family.typical));
+        let own = account.own + account.assumed(family.typical);
+        let part = (account.bytes - own) as f64 / (counted.rest as f64).max(1.0);
+        Some(own + (counted.pool(family) as f64 * part).round() as u64)
+    }
+
+    fn members(&self, family: u32) -> impl Iterator<Item = &Account> {
+        self.accounts.values().filter(move |account| account.family == family)
+    }
+
+    fn pooled_by_family(&self) -> HashMap<u32, u64> {
+        let mut pooled = HashMap::new();
+        for account in self.accounts.values() {
+            *pooled.entry(account.family).or_default() += account.bytes - account.own;
+        }
+        pooled
+    }
+
+    /// What members gave back beyond their own came out of the pool.
+    fn drain_pools(&mut self, before: &HashMap<u32, u64>) {
+        for (number, now) in self.pooled_by_family() {
+            let (Some(family), Some(before)) = (self.families.get_mut(&number), before.get(&number)) else {
+                continue;
+            };
+            if now < *before {
+                family.pool *= now as f64 / *before as f64;
+            }
+        }
+    }
+
+    fn enter(&mut self, look: &Look, parents_then: &HashMap<i32, u64>) {
+        let kin = self.accounts.iter().find(|(pid, account)| match &look.image {
+            Image::Layout(_) => account.image == look.image,
+            Image::Hidden(_) => **pid == look.parent && account.image == look.image,
+        });
+        let Some(number) = kin.map(|(_, account)| account.family) else {
+            self.families_made += 1;
+            self.families.insert(self.families_made, Family::default());
+            self.accounts.insert(look.pid, Account::new(self.families_made, look, look.bytes));
+            return;
+        };
+        let Some(family) = self.families.get_mut(&number) else { return };
+        let parent_is_kin = self.accounts.get(&look.parent).is_some_and(|parent| parent.family == number);
+        let mut account = Account::new(number, look, 0);
+        if let Some(parent) = self.accounts.get(&look.parent).filter(|_| parent_is_kin) {
+            let then = parents_then.get(&look.parent).copied().unwrap_or(0);
+            account.excess = look.bytes.saturating_sub(parent.bytes.max(then));
+        }
+        // Where the parent is gone, any of them may have forked it.
+        let forked = |(pid, member): &(&i32, &mut Account)| {
+            member.family == number && (!parent_is_kin || **pid == look.parent)
+        };
+        for (_, member) in self.accounts.iter_mut().filter(forked) {
+            family.pool += member.fork(family.typical) as f64;
+        }
+        self.accounts.insert(look.pid, account);
+    }
+
+    /// One that is alone in its family shares with nobody.
+    fn settle(&mut self) {
+        let mut sizes: HashMap<u32, usize> = HashMap::new();
+        self.accounts.values().for_each(|account| *sizes.entry(account.family).or_default() += 1);
+        self.families.retain(|number, _| sizes.contains_key(number));
+        for account in self.accounts.values_mut().filter(|account| sizes[&account.family] == 1) {
+            (account.own, account.own_then, account.grown) = (account.bytes, account.bytes, account.bytes);
+            (account.faults_then, account.excess) = (account.faults, 0);
+            if let Some(family) = self.families.get_mut(&account.family) {
+                family.pool = 0.0;
+            }
+        }
+    }
+}
+
+/// The members of one family, added up.
+#[derive(Debug, Default)]
+struct Counted {
+    bytes: u64,
+    own: u64,
+    assumed: u64,
+    /// What is neither own nor assumed to be, counted for each.
+    rest: u64,
+    largest_shared: u64,
+    largest_rest: u64,
+    grown: u64,
+    largest_ungrown: u64,
+    doubt: u64,
+}
+
+impl Counted {
+    fn add(&mut self, account: &Account, typical: u64) {
+        let assumed = account.assumed(typical);
+        let shared = account.bytes - account.own - assumed;
+        self.bytes += account.bytes;
+        self.own += account.own;
+        self.assumed += assumed;
+        self.rest += shared;
+        self.largest_shared = self.largest_shared.max(shared);
+        self.largest_rest = self.largest_rest.max(account.bytes - account.own);
+        self.grown += account.grown;
+        self.largest_ungrown = self.largest_ungrown.max(account.bytes - account.grown);
+        self.doubt += (account.allowance() - assumed).min(shared);
+    }
+
+    fn pool(&self, family: &Family) -> u64 {
+        (family.pool.round() as u64).clamp(self.largest_shared, self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+    const PARENT: i32 = 10;
+
+    fn look(pid: i32, bytes: u64, faulted: u64) -> Look {
+        let parent = if pid == PARENT { 1 } else { PARENT };
+        Look { pid, parent, image: Image::Layout([1, 2, 3]), bytes, faults: faulted / PAGE }
+    }
+
+    /// A parent, and eight workers that have what it has.
+    fn epoch(parent: u64, workers: std::ops::Range<i32>, faulted: u64) -> Vec<Look> {
+        let workers = workers.map(|pid| look(pid, parent, faulted));
+        std::iter::once(look(PARENT, parent, 0)).chain(workers).collect()
+    }
+
+    fn near(found: u64, expected: u64) -> bool {
+        found.abs_diff(expected) <= expected / 50
+    }
+
+    #[test]
+    fn workers_forked_anew_each_epoch_count_once_without_any_measurement() {
+        let mut ledger = Ledger::default();
+        for number in 0..20 {
+            let first = 100 + 8 * number;
+            ledger.follow(&epoch(1000 * MB, first..first + 8, 2 * MB));
+            let known = ledger.known();
+            assert_eq!((known.certain, known.likely), (1000 * MB, 1000 * MB), "epoch {number}");
+            assert!(known.most < 1020 * MB, "idle workers cannot have more than their faults: {known:?}");
+            ledger.follow(&[look(PARENT, 1000 * MB, 0)]);
+            let alone = ledger.known();
+            assert_eq!((alone.certain, alone.likely, alone.most), (1000 * MB, 1000 * MB, 1000 * MB));
+        }
+    }
+
+    #[test]
+    fn what_a_worker_allocates_after_the_fork_is_its_own() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..23, 0));
+        let grown = [
+            look(PARENT, 1000 * MB, 0),
+            look(20, 1100 * MB, 0),
+            look(21, 1200 * MB, 0),
+            look(22, 1000 * MB, 0),
+        ];
+        ledger.follow(&grown);
+        let known = ledger.known();
+        assert_eq!((known.certain, known.likely, known.pace), (1300 * MB, 1300 * MB, 1300 * MB));
+        assert_eq!(ledger.share(21), Some(200 * MB + 250 * MB), "its own and a quarter of the pool");
+    }
+
+    #[test]
+    fn a_parent_that_grew_and_then_forks_is_not_counted_twice() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&[look(PARENT, 100 * MB, 0)]);
+        ledger.follow(&[look(PARENT, 1000 * MB, 0)]);
+        ledger.follow(&epoch(1000 * MB, 20..28, 0));
+        assert_eq!(ledger.known().likely, 1000 * MB);
+        // It grows again while they live, and forks once more.
+        let mut looks = epoch(1000 * MB, 20..28, 0);
+        looks[0].bytes = 1300 * MB;
+        ledger.follow(&looks);
+        assert_eq!(ledger.known().likely, 1300 * MB);
+        looks.push(look(30, 1300 * MB, 0));
+        ledger.follow(&looks);
+        assert_eq!((ledger.known().certain, ledger.known().likely), (1300 * MB, 1300 * MB));
+    }
+
+    #[test]
+    fn copies_of_written_pages_are_in_doubt_until_they_are_measured() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..24, 300 * MB));
+        let before = ledger.known();
+        assert_eq!(before.certain, 1000 * MB);
+        assert!(near(before.most, 2200 * MB), "four may have copied 300 MB each: {before:?}");
+        let worker = Measured { private: 250 * MB, share: 250 * MB + 150 * MB };
+        let parent = Measured { private: 0, share: 400 * MB };
+        let measured = [(PARENT, parent), (20, worker), (21, worker), (22, worker), (23, worker)];
+        ledger.measure(&measured.into());
+        let after = ledger.known();
+        assert_eq!((after.certain, after.likely, after.most), (2000 * MB, 2000 * MB, 2000 * MB));
+        assert_eq!(after.pace, before.pace, "a measurement is no growth");
+        // The next workers are taken to copy as much, as soon as their faults allow it.
+        ledger.follow(&epoch(1000 * MB, 30..34, 100 * MB));
+        let known = ledger.known();
+        assert!(near(known.likely, 1400 * MB) && known.certain == 1000 * MB, "{known:?}");
+        ledger.follow(&epoch(1000 * MB, 30..34, 900 * MB));
+        assert!(near(ledger.known().likely, 2000 * MB), "{:?}", ledger.known());
+    }
+
+    #[test]
+    fn a_worker_that_ends_leaves_the_common_pages_to_the_others() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1300 * MB, 20..24, 300 * MB));
+        let worker = Measured { private: 300 * MB, share: 500 * MB };
+        let parent = Measured { private: 300 * MB, share: 500 * MB };
+        ledger.measure(&[(PARENT, parent), (20, worker), (21, worker), (22, worker), (23, worker)].into());
+        assert_eq!(ledger.known().likely, 2500 * MB);
+        let left: Vec<Look> = epoch(1300 * MB, 20..22, 300 * MB);
+        ledger.follow(&left);
+        assert_eq!(ledger.known().likely, 1900 * MB, "three times its own, and the pool");
+    }
+
+    #[test]
+    fn memory_that_all_of_them_give_back_leaves_the_pool() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..22, 0));
+        ledger.follow(&epoch(400 * MB, 20..22, 0));
+        assert_eq!(ledger.known().likely, 400 * MB);
+    }
+
+    #[test]
+    fn swapping_common_pages_out_changes_nothing() {
+        // Bytes hold both kinds, so a page that moves from one to the other is no growth.
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..28, 0));
+        ledger.follow(&epoch(1000 * MB, 20..28, 0));
+        assert_eq!(ledger.known().likely, 1000 * MB);
+    }
+
+    #[test]
+    fn programs_of_their_own_share_nothing() {
+        let rank =
+            |pid, start| Look { image: Image::Layout([start, 2, 3]), ..look(pid, 1000 * MB, 500 * MB) };
+        let mut ledger = Ledger::default();
+        ledger.follow(&[rank(20, 7), rank(21, 8)]);
+        let known = ledger.known();
+        assert_eq!((known.certain, known.likely, known.most), (2000 * MB, 2000 * MB, 2000 * MB));
+    }
+
+    #[test]
+    fn a_fork_that_executes_a_program_leaves_the_family() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..21, 0));
+        let tool = Look { image: Image::Layout([9, 9, 9]), ..look(20, 5 * MB, 0) };
+        ledger.follow(&[look(PARENT, 1000 * MB, 0), tool]);
+        let known = ledger.known();
+        assert_eq!((known.certain, known.likely, known.most), (1005 * MB, 1005 * MB, 1005 * MB));
+    }
+
+    #[test]
+    fn of_hidden_processes_a_child_with_its_parent_s_command_is_a_fork() {
+        let hidden = |pid, parent, command: &str| Look {
+            image: Image::Hidden(command.to_owned()),
+            parent,
+            ..look(pid, 1000 * MB, 0)
+        };
+        let mut ledger = Ledger::default();
+        // A launcher, two ranks with one command line, and a worker of the first.
+        ledger.follow(&[
+            hidden(20, 1, "torchrun train.py"),
+            hidden(21, 20, "python train.py"),
+            hidden(22, 20, "python train.py"),
+            hidden(23, 21, "python train.py"),
+        ]);
+        assert_eq!(ledger.known().likely, 3000 * MB);
+    }
+
+    #[test]
+    fn memory_on_huge_pages_at_first_sight_is_in_doubt_though_few_faults_brought_it() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&[look(PARENT, 1000 * MB, 0)]);
+        ledger.follow(&[look(PARENT, 1000 * MB, 0), look(20, 1300 * MB, 0), look(21, 1300 * MB, 0)]);
+        let known = ledger.known();
+        assert_eq!(known.certain, 1300 * MB);
+        assert!(known.most >= 1600 * MB, "{known:?}");
+    }
+}

@@ -13,7 +13,7 @@ use crate::{
 use std::{collections::VecDeque, time::Duration};
 
 /// From this part of the limit on the command is told, so that it has room left to write a checkpoint in.
-const TELL_LEVEL: f64 = 0.95;
+pub const TELL_LEVEL: f64 = 0.95;
 /// The same where the verdict is that growth ends below the limit: such a run may come close.
 const TELL_LEVEL_IF_BOUNDED: f64 = 0.98;
 /// A forecast is acted upon only if its verdict is this sure; below, the level decides.

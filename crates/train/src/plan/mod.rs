@@ -11,11 +11,11 @@ pub use least::Least;
 pub use report::PlanReport;
 
 use crate::{
-    config::{Checkpointing, DataConfig, Method, RunConfig},
+    config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig},
     optimizer::OptimizerKind,
 };
 use garden_data::survey::Survey;
-use garden_memory::probe::Probe;
+use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
     Checkpoint, ConfigError, Held, ModelConfig,
     checkpoint::CheckpointError,
@@ -176,7 +176,7 @@ impl Load {
 }
 
 /// The plan of a run, whether it fits or not. `room` is what the machine has left: a run that is not told what to recompute
-/// recomputes as little as makes it fit there and in its budget.
+/// recomputes as little as makes it fit there, in its budget, and below the limit at which it would stop.
 pub fn plan(
     run: &RunConfig,
     model: &ModelConfig,
@@ -200,7 +200,7 @@ pub fn plan(
         process: PROCESS + TOKENIZER * source.tokenizer,
     };
     let room = room.map(|room| room - room / MARGIN);
-    let limit = run.memory.budget.into_iter().chain(room).min();
+    let limit = run.memory.budget.into_iter().chain(room).chain(usable(&run.memory)).min();
     let with = |recompute| MemoryPlan::new(model, &request, recompute);
     match (run.memory.checkpointing, limit) {
         (Checkpointing::On, _) => with(Recompute::Always),
@@ -210,6 +210,46 @@ pub fn plan(
             _ => MemoryPlan::within(model, &request, limit as usize),
         },
     }
+}
+
+/// What a run can use before it stops at its limit, where it has one that it stops at.
+fn usable(memory: &MemoryConfig) -> Option<u64> {
+    let limit = memory.limit.filter(|_| memory.on_limit == OnMemoryLimit::CheckpointAndStop)?;
+    Some((limit as f64 * TELL_LEVEL) as u64)
+}
+
+/// A `--memory-limit` at which the run would stop at its first step, however often it is started again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--memory-limit {} is too low, the run would stop there at its first step. It needs\n{table}\nThe least that does is \
+     --memory-limit {least_megabytes}MB{}. What needs less is told by `memory plan` with the same flags.",
+    ByteSize(*limit),
+    if *recomputes { "" } else { ", or less with --gradient-checkpointing auto" }
+)]
+pub struct LimitTooLow {
+    limit: u64,
+    /// The plan, a line for each part.
+    table: String,
+    least_megabytes: u64,
+    /// Whether the plan recomputes what it can.
+    recomputes: bool,
+}
+
+/// Refuses a run whose own plan is above the limit that it stops at.
+pub fn check_limit(run: &RunConfig, plan: &MemoryPlan) -> Result<(), LimitTooLow> {
+    let (Some(limit), Some(usable)) = (run.memory.limit, usable(&run.memory)) else { return Ok(()) };
+    let total = plan.total();
+    if total as u64 <= usable {
+        return Ok(());
+    }
+    let line = |(name, bytes): (&str, usize)| format!("  {name:<12} {:>9}\n", ByteSize(bytes as u64));
+    Err(LimitTooLow {
+        limit,
+        table: plan.parts().into_iter().chain([("total", total)]).map(line).collect(),
+        // Rounded up, so that what is said is enough.
+        least_megabytes: (total as f64 / TELL_LEVEL / 1e6).ceil() as u64,
+        recomputes: run.memory.checkpointing != Checkpointing::Off,
+    })
 }
 
 /// Batches at work, and what the threads that prepare them hold.
@@ -235,7 +275,6 @@ pub fn room() -> Option<u64> {
 mod tests {
     use super::*;
     use crate::config::TrainOptions;
-    use garden_memory::ByteSize;
 
     fn run(options: TrainOptions) -> RunConfig {
         let options = TrainOptions {
@@ -355,6 +394,34 @@ mod tests {
             ..TrainOptions::default()
         };
         assert_eq!(ways(small), [], "nothing is left to give up");
+    }
+
+    #[test]
+    fn a_limit_below_the_plan_is_refused_with_the_plan_and_the_least_that_does() {
+        let limited = |bytes, checkpointing, on_limit| {
+            let options = TrainOptions {
+                memory_limit: Some(ByteSize(bytes)),
+                gradient_checkpointing: Some(checkpointing),
+                on_memory_limit: Some(on_limit),
+                ..TrainOptions::default()
+            };
+            let planned = plan_3b(options.clone(), None).unwrap();
+            check_limit(&run(options), &planned).map(|()| planned)
+        };
+        let stop = OnMemoryLimit::CheckpointAndStop;
+        let refused = limited(1_000_000_000, Checkpointing::Auto, stop).unwrap_err();
+        let said = refused.to_string();
+        assert!(
+            said.starts_with("--memory-limit 1.00 GB is too low") && said.contains("  weights "),
+            "{said}"
+        );
+        let least = refused.least_megabytes * 1_000_000;
+        let tight = limited(least, Checkpointing::Auto, stop).unwrap();
+        assert_eq!(tight.recomputed_blocks, tight.blocks, "what is said to be the least is enough");
+        assert!(limited(least * 98 / 100, Checkpointing::Auto, stop).is_err());
+        let said = limited(1_000_000_000, Checkpointing::Off, stop).unwrap_err().to_string();
+        assert!(said.contains("or less with --gradient-checkpointing auto"), "{said}");
+        assert!(limited(1_000_000_000, Checkpointing::Off, OnMemoryLimit::Warn).is_ok());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::{
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
+    plan::LimitTooLow,
     resume::{self, ResumeError, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
     schedule::{Schedule, ScheduleError},
@@ -74,6 +75,8 @@ pub enum RunError {
     Session(#[from] SessionError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    Limit(#[from] LimitTooLow),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]

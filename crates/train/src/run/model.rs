@@ -8,7 +8,7 @@ use crate::{
     config::{Method, RunConfig},
     merge::{copy_companions, write_config},
     monitor::TensorMemory,
-    plan::{Load, Source, plan, room},
+    plan::{Load, Source, check_limit, plan, room},
     trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
 };
 use garden_data::Batch;
@@ -50,6 +50,7 @@ impl VisionModel {
         let source = Source::in_folder(&model_config, base)?;
         let plan = plan(config, &model_config, source, load, room())?
             .keeping(config.memory.budget.map(|bytes| bytes as usize))?;
+        check_limit(config, &plan)?;
         // Settings are checked before gigabytes are read.
         let adapter = match config.method {
             Method::Lora => Some(first_adapter(config, &model_config)?),

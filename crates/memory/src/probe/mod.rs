@@ -250,7 +250,7 @@ impl Living<'_> {
     }
 
     fn image(&self) -> Image {
-        let of = |stat: &Stat| [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0) as u64];
+        let of = |stat: &Stat| [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0)];
         let layout = match self.thread.as_ref().and_then(|thread| thread.stat().ok()) {
             Some(stat) => of(&stat),
             None => of(&self.member.stat),

@@ -36,6 +36,8 @@ pub(super) struct Look {
 /// What a measurement tells of one process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Measured {
+    /// Anonymous and swapped memory at that moment: a look was before it, and memory may have come since.
+    pub bytes: u64,
     /// Pages that nobody else has.
     pub private: u64,
     /// Those, and its part of the others.
@@ -162,6 +164,7 @@ impl Ledger {
     pub fn measure(&mut self, measured: &HashMap<i32, Measured>) {
         for (pid, account) in &mut self.accounts {
             let Some(found) = measured.get(pid) else { continue };
+            account.bytes = found.bytes;
             account.own = found.private.min(account.bytes);
             (account.own_then, account.faults_then, account.excess) = (account.own, account.faults, 0);
             account.measured = true;
@@ -392,8 +395,8 @@ mod tests {
         let before = ledger.known();
         assert_eq!(before.certain, 1000 * MB);
         assert!(near(before.most, 2200 * MB), "four may have copied 300 MB each: {before:?}");
-        let worker = Measured { private: 250 * MB, share: 250 * MB + 150 * MB };
-        let parent = Measured { private: 0, share: 400 * MB };
+        let worker = Measured { bytes: 1000 * MB, private: 250 * MB, share: 400 * MB };
+        let parent = Measured { bytes: 1000 * MB, private: 0, share: 400 * MB };
         let measured = [(PARENT, parent), (20, worker), (21, worker), (22, worker), (23, worker)];
         ledger.measure(&measured.into());
         let after = ledger.known();
@@ -408,11 +411,22 @@ mod tests {
     }
 
     #[test]
+    fn what_came_between_a_look_and_its_measurement_counts_once() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(100 * MB, 20..21, 0));
+        let worker = Measured { bytes: 120 * MB, private: 20 * MB, share: 70 * MB };
+        let parent = Measured { bytes: 100 * MB, private: 0, share: 50 * MB };
+        ledger.measure(&[(PARENT, parent), (20, worker)].into());
+        ledger.follow(&[look(PARENT, 100 * MB, 0), look(20, 120 * MB, 0)]);
+        assert_eq!(ledger.known().likely, 120 * MB);
+    }
+
+    #[test]
     fn a_worker_that_ends_leaves_the_common_pages_to_the_others() {
         let mut ledger = Ledger::default();
         ledger.follow(&epoch(1300 * MB, 20..24, 300 * MB));
-        let worker = Measured { private: 300 * MB, share: 500 * MB };
-        let parent = Measured { private: 300 * MB, share: 500 * MB };
+        let worker = Measured { bytes: 1300 * MB, private: 300 * MB, share: 500 * MB };
+        let parent = Measured { bytes: 1300 * MB, private: 300 * MB, share: 500 * MB };
         ledger.measure(&[(PARENT, parent), (20, worker), (21, worker), (22, worker), (23, worker)].into());
         assert_eq!(ledger.known().likely, 2500 * MB);
         let left: Vec<Look> = epoch(1300 * MB, 20..22, 300 * MB);

@@ -45,8 +45,6 @@ pub(crate) use tree::living_stats;
 
 /// A command line is shown, not run: more than this says nothing more.
 const COMMAND_LENGTH: usize = 200;
-/// A tree of whose memory more than this part is in doubt is measured as soon as its budget allows.
-const DOUBT: f64 = 0.02;
 /// Before a limit is acted upon the tree is measured, at the cost of at most this share of a core ...
 const PRESSING_SHARE: f64 = 0.1;
 /// ... or of this, where the limit is only reached if everything in doubt is there.
@@ -333,15 +331,18 @@ impl Probe {
         let mut rows = parents_first(rows.collect());
         let (mut total, mut level) = divide(&mut rows, &self.shares, &self.ledger);
         let measures = match need {
-            Need::Usual => self.shares.may_measure(level.doubt() > DOUBT),
+            Need::Usual => self.shares.may_measure(level.doubt()),
             Need::Careful => self.shares.costs_at_most(CAREFUL_SHARE),
             Need::Pressing => self.shares.costs_at_most(PRESSING_SHARE),
         };
-        if measures {
-            self.ledger.measure(&self.shares.measure(living.iter().map(Living::subject)));
+        let subjects: Vec<Subject<'_>> = living.iter().map(Living::subject).collect();
+        let found = measures.then(|| self.shares.measure(&subjects)).flatten();
+        let measured = found.is_some();
+        if let Some(found) = found {
+            self.ledger.measure(&found);
             (total, level) = divide(&mut rows, &self.shares, &self.ledger);
         }
-        Ok(Some(self.sum_up(rows, total, level, measures)))
+        Ok(Some(self.sum_up(rows, total, level, measured)))
     }
 
     fn sum_up(&mut self, processes: Vec<ProcessRow>, total: Kinds, level: Level, measured: bool) -> Snapshot {

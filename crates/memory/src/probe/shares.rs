@@ -13,6 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// A part of a tree's memory that matters if it is in doubt ...
+const MUCH_DOUBT: f64 = 0.02;
+/// ... and one that would show in a curve.
+const SOME_DOUBT: f64 = 0.002;
 /// Share of one core that the readings may take in the long run: a fifth of the probe's allowance of 0.5 %.
 const BUDGET_SHARE: f64 = 0.001;
 /// The same while the tree's memory is in doubt.
@@ -53,6 +57,8 @@ impl Kinds {
 pub(super) struct Rollup {
     pub pss: u64,
     pub uss: u64,
+    /// Anonymous and swapped memory, counted for this process alone.
+    bytes: u64,
     /// Private pages that were written to, of whichever kind.
     private_dirty: u64,
     share: Kinds,
@@ -63,6 +69,7 @@ impl Rollup {
     /// shared memory is left out; anonymous pages are dirty.
     fn private(&self) -> Measured {
         Measured {
+            bytes: self.bytes,
             private: self.private_dirty.saturating_sub(self.share.shmem).min(self.share.anon),
             share: self.share.anon + self.share.swap,
         }
@@ -98,9 +105,9 @@ impl Shares {
         Self { known: HashMap::new(), budget: Budget::new(Instant::now()), last: None }
     }
 
-    /// Whether the budget allows to measure; a tree that is in doubt may go into debt.
-    pub fn may_measure(&mut self, in_doubt: bool) -> bool {
-        self.budget.allows(Instant::now(), in_doubt)
+    /// Whether the budget allows to measure a tree of whose memory this part is in doubt.
+    pub fn may_measure(&mut self, doubt: f64) -> bool {
+        self.budget.allows(Instant::now(), doubt)
     }
 
     /// Whether a measurement now, in a row of such, would take at most this share of a core.
@@ -108,21 +115,28 @@ impl Shares {
         self.last.is_none_or(|(when, cost)| when.elapsed().as_secs_f64() * share >= cost.as_secs_f64())
     }
 
-    /// Reads the whole tree again.
+    /// Reads the whole tree again; `None` if one of them ended meanwhile.
     ///
     /// It is all or nothing, because shares of different moments do not add up: when a worker ends, its part of the
     /// common pages falls to the others.
-    pub fn measure<'a>(&mut self, tree: impl Iterator<Item = Subject<'a>>) -> HashMap<i32, Measured> {
+    pub fn measure(&mut self, tree: &[Subject<'_>]) -> Option<HashMap<i32, Measured>> {
         let start = Instant::now();
-        let read = |subject: Subject<'_>| {
+        let read = |subject: &Subject<'_>| {
             let rollup = read_rollup(subject.process)?;
             Some((subject.pid, Share { rollup, counters: subject.counters }))
         };
-        self.known = tree.filter_map(read).collect();
+        let read: HashMap<i32, Share> = tree.iter().filter_map(read).collect();
+        let lives =
+            |subject: &Subject<'_>| subject.process.status().is_ok_and(|status| status.vmrss.is_some());
+        let whole = tree.iter().all(lives);
         let cost = start.elapsed();
         self.budget.spend(cost);
         self.last = Some((Instant::now(), cost));
-        self.known.iter().map(|(pid, share)| (*pid, share.rollup.private())).collect()
+        if !whole {
+            return None;
+        }
+        self.known = read;
+        Some(self.known.iter().map(|(pid, share)| (*pid, share.rollup.private())).collect())
     }
 
     /// What is known of a process.
@@ -158,6 +172,7 @@ fn read_rollup(process: &Process) -> Option<Rollup> {
     Some(Rollup {
         pss: get("Pss")?,
         uss: get("Private_Clean")? + get("Private_Dirty")?,
+        bytes: get("Anonymous")? + get("Swap").unwrap_or(0),
         private_dirty: get("Private_Dirty")?,
         share: Kinds {
             anon: get("Pss_Anon")?,
@@ -180,13 +195,21 @@ impl Budget {
         Self { in_hand: BUDGET_BURST.as_nanos() as f64, filled: now }
     }
 
-    fn allows(&mut self, now: Instant, in_doubt: bool) -> bool {
+    /// Whether it may be spent on a tree of whose memory this part is in doubt: all that is in hand and more for much, what is
+    /// in hand for little, and for nothing at all only what would not be saved.
+    fn allows(&mut self, now: Instant, doubt: f64) -> bool {
         let burst = BUDGET_BURST.as_nanos() as f64;
-        let share = if in_doubt { BUDGET_SHARE_IN_DOUBT } else { BUDGET_SHARE };
+        let share = if doubt > MUCH_DOUBT { BUDGET_SHARE_IN_DOUBT } else { BUDGET_SHARE };
         let gained = now.duration_since(self.filled).as_nanos() as f64 * share;
         self.in_hand = (self.in_hand + gained).min(burst);
         self.filled = now;
-        self.in_hand > if in_doubt { -burst } else { 0.0 }
+        if doubt > MUCH_DOUBT {
+            self.in_hand > -burst
+        } else if doubt > SOME_DOUBT {
+            self.in_hand > 0.0
+        } else {
+            self.in_hand >= burst
+        }
     }
 
     fn spend(&mut self, cost: Duration) {
@@ -206,7 +229,7 @@ mod tests {
         let seconds = 1000;
         let mut spent = Duration::ZERO;
         for second in 0..seconds {
-            if budget.allows(start + Duration::from_secs(second), false) {
+            if budget.allows(start + Duration::from_secs(second), 0.01) {
                 budget.spend(cost);
                 spent += cost;
             }
@@ -221,14 +244,24 @@ mod tests {
         let now = Instant::now();
         let mut budget = Budget::new(now);
         budget.spend(BUDGET_BURST + Duration::from_millis(1));
-        assert!(!budget.allows(now, false));
-        assert!(budget.allows(now, true));
+        assert!(!budget.allows(now, 0.01));
+        assert!(budget.allows(now, 0.1));
         budget.spend(BUDGET_BURST);
-        assert!(!budget.allows(now, true));
+        assert!(!budget.allows(now, 0.1));
+    }
+
+    #[test]
+    fn a_tree_without_doubt_leaves_the_budget_to_times_of_doubt() {
+        let now = Instant::now();
+        let mut budget = Budget::new(now);
+        assert!(budget.allows(now, 0.0), "what is full anyway may be used");
+        budget.spend(Duration::from_millis(3));
+        assert!(!budget.allows(now, 0.0) && budget.allows(now, 0.01));
+        assert!(budget.allows(now + Duration::from_secs(3), 0.0));
     }
 
     fn share(private_dirty: u64, share: Kinds, counters: Kinds) -> Share {
-        Share { rollup: Rollup { pss: 0, uss: private_dirty, private_dirty, share }, counters }
+        Share { rollup: Rollup { pss: 0, uss: private_dirty, bytes: 0, private_dirty, share }, counters }
     }
 
     #[test]

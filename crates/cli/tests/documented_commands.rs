@@ -1,4 +1,5 @@
-//! Every `model-garden` command that README and docs show is run, in a folder where small things stand for what they name.
+//! Every `model-garden` command that README and the guides show is run: README's in a bare clone, the guides' in a folder where
+//! small things stand for what they name.
 
 mod support;
 
@@ -11,8 +12,8 @@ use std::{
 };
 use support::{Finished, model_garden};
 
-/// Documents, in the order in which a reader would follow them: what one makes, a later one uses.
-const DOCUMENTS: [&str; 9] = [
+/// Guides, in the order in which a reader would follow them: what one makes, a later one uses.
+const DOCUMENTS: [&str; 8] = [
     "docs/memory.md",
     "docs/memory-watch.md",
     "docs/memory-socket.md",
@@ -21,20 +22,20 @@ const DOCUMENTS: [&str; 9] = [
     "docs/troubleshooting.md",
     "docs/memory-plan.md",
     "docs/generation.md",
-    "README.md",
 ];
+/// What a newcomer follows from top to bottom, in a clone and with nothing prepared.
+const README: &str = "README.md";
 
 /// Commands that are too large for a test, and why; what each does is tested elsewhere on a small scale.
 const TOO_LARGE: [(&str, &str); 1] =
     [("model-garden demo", "more than a minute of training; crates/train has a test of its own for it")];
 
 /// What a command becomes so that it ends by itself, and soon.
-const SUBSTITUTES: [(&str, &str); 5] = [
+const SUBSTITUTES: [(&str, &str); 4] = [
     ("isolate --dataset", "isolate --rows 4 --dataset"),
     ("cargo run --release -- ", "model-garden "),
     ("--pid 177381", "--duration 1s --pid $TRAINING"),
     ("--find-training", "--duration 1s --find-training"),
-    ("python3 examples/", "python3 $EXAMPLES/"),
 ];
 
 /// Stands for anybody's training script.
@@ -52,10 +53,31 @@ struct Stage {
 }
 
 impl Stage {
-    fn set() -> Self {
+    /// A clone: our program on the path, the examples in their place, nothing else.
+    fn clone() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
-        for name in ["train.py", "a.py", "b.py"] {
+        // Documents say python; some machines only have python3.
+        fs::create_dir(path("bin")).expect("a folder");
+        fs::write(path("bin/python"), "#!/bin/sh\nexec python3 \"$@\"\n").expect("a script");
+        fs::set_permissions(path("bin/python"), fs::Permissions::from_mode(0o755)).expect("permissions");
+        symlink(env!("CARGO_BIN_EXE_model-garden"), path("bin/model-garden")).expect("a link");
+        symlink(root().join("examples"), path("examples")).expect("a link");
+        fs::write(path("train.py"), SCRIPT).expect("a script");
+        let training = Command::new("python3")
+            .arg(path("train.py"))
+            .arg("forever")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("python3 runs");
+        Self { folder, training }
+    }
+
+    /// A clone with everything that the guides take for granted.
+    fn set() -> Self {
+        let stage = Self::clone();
+        let path = |name: &str| stage.folder.path().join(name);
+        for name in ["a.py", "b.py"] {
             fs::write(path(name), SCRIPT).expect("a script");
         }
         make(
@@ -70,18 +92,7 @@ impl Stage {
         for name in ["a.jsonl", "b.jsonl"] {
             fs::copy(path("run.log"), path(name)).expect("a trace");
         }
-        // Documents say python; some machines only have python3.
-        fs::create_dir(path("bin")).expect("a folder");
-        fs::write(path("bin/python"), "#!/bin/sh\nexec python3 \"$@\"\n").expect("a script");
-        fs::set_permissions(path("bin/python"), fs::Permissions::from_mode(0o755)).expect("permissions");
-        symlink(env!("CARGO_BIN_EXE_model-garden"), path("bin/model-garden")).expect("a link");
-        let training = Command::new("python3")
-            .arg(path("train.py"))
-            .arg("forever")
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("python3 runs");
-        Self { folder, training }
+        stage
     }
 
     fn run(&self, command: &str) -> Finished {
@@ -96,7 +107,6 @@ impl Stage {
                 .current_dir(self.folder.path())
                 .env("PATH", path)
                 .env("TRAINING", self.training.id().to_string())
-                .env("EXAMPLES", root().join("examples"))
                 .stdin(Stdio::null()),
         )
     }
@@ -156,11 +166,10 @@ fn shown_file(text: &str, name: &str) -> Option<String> {
     Some(lines.map(|line| format!("{}\n", line.trim())).collect())
 }
 
-#[test]
-fn every_command_in_the_documents_works() {
-    let stage = Stage::set();
+/// Runs every command of `documents`, in order; gives those that ran, and those that are too large.
+fn run_all(stage: &Stage, documents: &[&str]) -> (BTreeSet<String>, BTreeSet<&'static str>) {
     let (mut seen, mut excused) = (BTreeSet::new(), BTreeSet::new());
-    for document in DOCUMENTS {
+    for document in documents {
         let text = fs::read_to_string(root().join(document)).expect(document);
         if let Some(file) = shown_file(&text, "run.toml") {
             fs::write(stage.folder.path().join("run.toml"), file).expect("a file");
@@ -168,7 +177,7 @@ fn every_command_in_the_documents_works() {
         for shown in commands(&text) {
             let command = SUBSTITUTES.iter().fold(shown, |text, (from, to)| text.replace(from, to));
             if let Some((large, _)) = TOO_LARGE.iter().find(|(large, _)| command.contains(large)) {
-                excused.insert(large);
+                excused.insert(*large);
             } else if seen.insert(command.clone()) {
                 let done = stage.run(&command);
                 let fine = done.code.is_some_and(|code| answers(&command).contains(&code));
@@ -176,10 +185,22 @@ fn every_command_in_the_documents_works() {
             }
         }
     }
+    (seen, excused)
+}
+
+#[test]
+fn every_command_in_the_guides_works() {
+    let (seen, excused) = run_all(&Stage::set(), &DOCUMENTS);
     assert!(seen.len() >= 12, "commands are found: {seen:?}");
     for (large, why) in TOO_LARGE {
         assert!(excused.contains(&large), "no document shows `{large}` ({why}): take it off the list");
     }
+}
+
+#[test]
+fn the_readme_works_from_top_to_bottom_as_written() {
+    let (seen, _) = run_all(&Stage::clone(), &[README]);
+    assert!(seen.len() >= 12, "commands are found: {seen:?}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
 }
 
 fn json_line(message: &str) -> String {
-    serde_json::json!({ "level": "error", "message": message }).to_string()
+    garden_train::screen::json_message("error", message)
 }
 
 /// The error and its causes in one line; a cause that the text before it already tells is not said twice.

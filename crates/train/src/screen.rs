@@ -10,6 +10,7 @@ use crate::{
 use garden_data::progress::{Progress, Unit};
 use garden_memory::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use std::{
     io::{IsTerminal, Write},
     path::Path,
@@ -57,7 +58,7 @@ impl Screen {
     fn write(&self, level: &str, text: &str) {
         let text = match self.format {
             LogFormat::Text => text.to_owned(),
-            LogFormat::Json => serde_json::json!({ "level": level, "message": text }).to_string(),
+            LogFormat::Json => json_message(level, text),
         };
         // A terminal that is gone does not end a training.
         self.bar.suspend(|| {
@@ -70,13 +71,32 @@ impl Screen {
             return;
         }
         let text = match self.format {
-            LogFormat::Json => serde_json::to_string(entry).unwrap_or_default(),
+            LogFormat::Json => json_entry(entry),
             LogFormat::Text => entry_line(entry, max_steps),
         };
         self.bar.suspend(|| {
             let _ = writeln!(std::io::stderr(), "{text}");
         });
     }
+}
+
+/// Version of the objects that `--log-format json` prints: it grows when a key changes its meaning or goes away, not when one is
+/// added.
+const LOG_VERSION: u32 = 1;
+
+/// A message as one line of JSON.
+pub fn json_message(level: &str, text: &str) -> String {
+    serde_json::json!({ "version": LOG_VERSION, "level": level, "message": text }).to_string()
+}
+
+fn json_entry(entry: &LogEntry) -> String {
+    #[derive(Serialize)]
+    struct Versioned<'a> {
+        version: u32,
+        #[serde(flatten)]
+        entry: &'a LogEntry,
+    }
+    serde_json::to_string(&Versioned { version: LOG_VERSION, entry }).unwrap_or_default()
 }
 
 /// A log entry as a person reads it.

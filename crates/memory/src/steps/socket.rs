@@ -18,6 +18,8 @@ use std::{
 
 /// The environment variable that tells a command where to write.
 pub const SOCKET_VARIABLE: &str = "MODEL_GARDEN_SOCKET";
+/// The version of the messages in both directions. It grows when a key changes its meaning or goes away, not when one is added.
+pub const SOCKET_VERSION: u32 = 1;
 /// A longer message is no progress report.
 const LONGEST_MESSAGE: usize = 8192;
 /// Ranks of one job that may listen for notices; the oldest is forgotten beyond that.
@@ -28,6 +30,8 @@ const SEND_PATIENCE: Duration = Duration::from_millis(100);
 /// A message from a callback; unknown keys are ignored.
 #[derive(Debug, Deserialize)]
 struct Message {
+    /// Not told means the first.
+    version: Option<u32>,
     step: Option<u64>,
     epoch: Option<f64>,
     dataset_size: Option<u64>,
@@ -89,7 +93,13 @@ impl StepSocket {
 
     /// Tells every listener; returns how many took it.
     pub fn tell(&self, notice: &Notice) -> usize {
-        let Ok(text) = serde_json::to_vec(notice) else { return 0 };
+        #[derive(Serialize)]
+        struct Versioned<'a> {
+            version: u32,
+            #[serde(flatten)]
+            notice: &'a Notice,
+        }
+        let Ok(text) = serde_json::to_vec(&Versioned { version: SOCKET_VERSION, notice }) else { return 0 };
         let listeners = lock(&self.shared).listeners.clone();
         listeners.iter().filter(|listener| self.socket.send_to_addr(&text, listener).is_ok()).count()
     }
@@ -139,7 +149,10 @@ fn listen(socket: &UnixDatagram, board: &StepBoard, shared: &Mutex<Shared>) {
 
 fn take_in(bytes: &[u8], board: &StepBoard) -> bool {
     let Ok(message) = serde_json::from_slice::<Message>(bytes) else { return false };
-    let Message { step, epoch, dataset_size, samples_per_step, steps_per_epoch } = message;
+    let Message { version, step, epoch, dataset_size, samples_per_step, steps_per_epoch } = message;
+    if version.is_some_and(|version| version > SOCKET_VERSION) {
+        return false;
+    }
     board.report(
         Source::Socket,
         Progress { step, epoch, epoch_number: None, dataset_size, samples_per_step, steps_per_epoch },
@@ -179,17 +192,27 @@ mod tests {
         let board = StepBoard::default();
         let socket = StepSocket::bind(&folder.path().join("steps"), board.clone()).unwrap();
         let callback = UnixDatagram::unbound().unwrap();
-        let wrong: [&[u8]; 6] =
-            [b"", b"hello", b"[1,2]", b"{\"step\": -3}", b"\xff\xff", &[b' '; 2 * LONGEST_MESSAGE]];
+        let wrong: [&[u8]; 7] = [
+            b"",
+            b"hello",
+            b"[1,2]",
+            b"{\"step\": -3}",
+            b"{\"version\": 2, \"step\": 9}",
+            b"\xff\xff",
+            &[b' '; 2 * LONGEST_MESSAGE],
+        ];
         for message in wrong {
             callback.send_to(message, socket.path()).unwrap();
         }
         callback
-            .send_to(br#"{"step": 12, "epoch": 0.5, "dataset_size": 663, "note": "x"}"#, socket.path())
+            .send_to(
+                br#"{"version": 1, "step": 12, "epoch": 0.5, "dataset_size": 663, "note": "x"}"#,
+                socket.path(),
+            )
             .unwrap();
         until(|| board.now(&RunFacts::default()) == (Some(12), Some(0.5)));
         assert_eq!(board.facts(&RunFacts::default()).dataset_size, Some(663));
-        assert_eq!(socket.unreadable(), 6);
+        assert_eq!(socket.unreadable(), 7);
     }
 
     #[test]
@@ -215,6 +238,7 @@ mod tests {
         let length = callback.recv(&mut buffer).unwrap();
         let heard: serde_json::Value = serde_json::from_slice(&buffer[..length]).unwrap();
         assert_eq!((heard["action"].as_str(), heard["owned"].as_u64()), (Some("checkpoint"), Some(95)));
+        assert_eq!(heard["version"], SOCKET_VERSION);
     }
 
     #[test]

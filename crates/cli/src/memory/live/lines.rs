@@ -2,6 +2,7 @@
 
 use super::{Ending, Place, Seen};
 use garden_memory::{ByteSize, record::Reading, supervise::Event};
+use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
 
@@ -56,7 +57,23 @@ impl TextLines {
     }
 }
 
-/// A JSON object a line: `{"sample": .., "processes": .., "assessment": ..}` or `{"event": ..}`.
+/// Version of the objects that `--format json` prints: it grows when a key changes its meaning or goes away, not when one is added.
+const EVENTS_VERSION: u32 = 1;
+
+/// One of those objects.
+#[derive(Serialize)]
+struct Versioned<T> {
+    version: u32,
+    #[serde(flatten)]
+    object: T,
+}
+
+fn write_object(writer: &mut dyn Write, object: impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *writer, &Versioned { version: EVENTS_VERSION, object })?;
+    writeln!(writer)
+}
+
+/// A JSON object a line: `{"version": 1, "sample": .., "processes": .., "assessment": ..}` or `{"version": 1, "event": ..}`.
 pub struct JsonLines {
     writer: Box<dyn Write>,
 }
@@ -67,15 +84,15 @@ impl JsonLines {
     }
 
     pub fn note(&mut self, note: &str) -> io::Result<()> {
-        writeln!(self.writer, "{}", json!({ "event": "note", "note": note }))
+        write_object(&mut self.writer, json!({ "event": "note", "note": note }))
     }
 
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        writeln!(self.writer, "{}", json!(event))
+        write_object(&mut self.writer, event)
     }
 
     pub fn reading(&mut self, reading: &Reading) -> io::Result<()> {
-        writeln!(self.writer, "{}", json!(reading))
+        write_object(&mut self.writer, reading)
     }
 }
 
@@ -93,5 +110,5 @@ pub fn write_json_summary(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Se
         "at_limit": seen.at_limit,
         "assessment": last.map(|reading| &reading.assessment),
     });
-    writeln!(writer, "{summary}")
+    write_object(writer, summary)
 }

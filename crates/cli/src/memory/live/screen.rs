@@ -118,7 +118,10 @@ impl Screen {
     pub fn resume(&mut self) -> io::Result<()> {
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen)?;
-        self.terminal.clear()?;
+        // Not `clear`, which asks the terminal where its cursor is: one that has gone never answers, and the kernel continues
+        // us just when it goes (SIGCONT follows SIGHUP).
+        let area = self.terminal.size()?.into();
+        self.terminal.resize(area)?;
         self.redraw()
     }
 

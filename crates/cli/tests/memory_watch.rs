@@ -106,7 +106,7 @@ fn wrong_use_is_said_and_is_exit_code_2() {
         (&["--pid", "x"], "x"),
         (&["--pid", "1", "--find-training"], "cannot be used with"),
         (&["--pid", "1", "--interval", "0s"], "out of range"),
-        (&["--pid", "1", "--limit", "many"], "is not a size"),
+        (&["--pid", "1", "--limit", "many"], "is not a limit"),
         (&["--pid", "1", "--log", "/no/such/log"], "/no/such/log"),
         (&["--pid", "1", "--format", "tui"], "needs a terminal"),
     ];

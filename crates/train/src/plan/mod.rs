@@ -417,7 +417,8 @@ mod tests {
         );
         let least = refused.least_megabytes * 1_000_000;
         let tight = limited(least, Checkpointing::Auto, stop).unwrap();
-        assert_eq!(tight.recomputed_blocks, tight.blocks, "what is said to be the least is enough");
+        // It is said in whole megabytes: the room that is left over may keep a small block.
+        assert!(tight.recomputed_blocks + 1 >= tight.blocks, "what is said to be the least is enough");
         assert!(limited(least * 98 / 100, Checkpointing::Auto, stop).is_err());
         let said = limited(1_000_000_000, Checkpointing::Off, stop).unwrap_err().to_string();
         assert!(said.contains("or less with --gradient-checkpointing auto"), "{said}");

@@ -1,6 +1,6 @@
 //! A terminal for tests: what a person types and sees, and a session whose terminal it is.
 
-use super::until;
+use super::{HEEDING, until};
 use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Termios, Winsize, tcgetattr, tcsetwinsize},
@@ -37,8 +37,9 @@ impl Terminal {
         resize(&controller, ROWS, COLUMNS);
         let stdio = || Stdio::from(terminal.try_clone().unwrap());
         let mut started = Command::new("setsid");
-        started.arg("--ctty").arg(command.get_program()).args(command.get_args());
-        started.env("TERM", "xterm").env("LESS", "").env("PS1", "prompt> ");
+        started.args(["--ctty", "python3"]).args(HEEDING);
+        started.arg(command.get_program()).args(command.get_args());
+        started.env("TERM", "xterm").env("LESS", "");
         let child = started.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let reader = controller.try_clone().unwrap();
@@ -51,7 +52,9 @@ impl Terminal {
 
     /// An interactive shell without anybody's settings.
     pub fn shell() -> Self {
-        let mut terminal = Self::start(Command::new("bash").args(["--norc", "--noprofile", "-i"]));
+        // `python3` may be a script of a shell that keeps no prompt in its environment.
+        let bash = ["PS1=prompt> ", "bash", "--norc", "--noprofile", "-i"];
+        let mut terminal = Self::start(Command::new("env").args(bash));
         terminal.await_text("prompt> ");
         terminal
     }

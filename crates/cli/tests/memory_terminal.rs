@@ -120,8 +120,7 @@ fn less_goes_on_after_control_z() {
     let mut terminal = Terminal::shell();
     terminal.keys(&format!("{BINARY} memory run -- less {}\n", path.display()));
     terminal.await_text("line 20.");
-    terminal.keys(CONTROL_Z);
-    terminal.await_text("Stopped");
+    terminal.press_until(CONTROL_Z, "Stopped");
     terminal.await_text("prompt> ");
     terminal.keys("fg\n");
     terminal.await_text("line 20.");

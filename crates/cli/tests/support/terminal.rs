@@ -11,6 +11,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
+    time::{Duration, Instant},
 };
 
 const ROWS: u16 = 24;
@@ -68,11 +69,29 @@ impl Terminal {
         self.controller().write_all(text.as_bytes()).unwrap();
     }
 
+    /// Presses a key until this is seen. `less` by itself forgets a signal that comes just before it waits for a key, and a
+    /// person presses again.
+    pub fn press_until(&mut self, key: &str, text: &str) {
+        let mut pressed: Option<Instant> = None;
+        let controller = self.controller().try_clone().unwrap();
+        self.await_text_while(text, || {
+            if pressed.is_none_or(|when| when.elapsed() > Duration::from_secs(2)) {
+                (&controller).write_all(key.as_bytes()).unwrap();
+                pressed = Some(Instant::now());
+            }
+        });
+    }
+
     /// Waits until this is seen after what was waited for last.
     pub fn await_text(&mut self, text: &str) {
+        self.await_text_while(text, || ());
+    }
+
+    fn await_text_while(&mut self, text: &str, mut do_meanwhile: impl FnMut()) {
         let mut end = None;
         let (seen, from) = (Arc::clone(&self.seen), self.read);
         until(&format!("'{}' on the terminal", text.escape_debug()), || {
+            do_meanwhile();
             let seen = seen.lock().unwrap();
             end = seen[from..].windows(text.len()).position(|window| window == text.as_bytes());
             // What stands there instead is what a failure is about.

@@ -15,7 +15,7 @@ pub mod norm;
 pub mod rotary;
 pub mod swiglu;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 /// What an operation does with what its output already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

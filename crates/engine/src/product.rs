@@ -8,6 +8,8 @@
 pub(crate) mod direct;
 mod kernel;
 mod pack;
+#[cfg(test)]
+mod random_tests;
 mod schedule;
 #[cfg(test)]
 mod tests;

@@ -24,10 +24,11 @@ enum Place<T> {
 }
 
 impl<T: Pod> Storage<T> {
-    /// The elements that lie in `bytes` of `owner`; `None` if the range is not inside or is not whole elements.
+    /// The elements that lie in `bytes` of `owner`; `None` if the range is not inside or is not whole elements. No
+    /// number of bytes is whole elements of a type without a size.
     pub fn shared(owner: SharedBytes, bytes: Range<usize>) -> Option<Self> {
         let part = (*owner).as_ref().get(bytes.clone())?;
-        if part.len() % size_of::<T>() != 0 {
+        if part.len().checked_rem(size_of::<T>()) != Some(0) {
             return None;
         }
         let place = match bytemuck::try_cast_slice::<u8, T>(part) {
@@ -105,7 +106,10 @@ mod tests {
     fn a_range_outside_or_of_half_elements_is_refused() {
         let owner = bytes_of(&[1.0, 2.0]);
         assert!(Storage::<f32>::shared(owner.clone(), 0..12).is_none());
-        assert!(Storage::<f32>::shared(owner, 0..6).is_none());
+        assert!(Storage::<f32>::shared(owner.clone(), 0..6).is_none());
+        let backwards = std::ops::Range { start: 4, end: 0 };
+        assert!(Storage::<f32>::shared(owner.clone(), backwards).is_none());
+        assert!(Storage::<[f32; 0]>::shared(owner, 0..4).is_none(), "elements without a size");
     }
 
     #[test]

@@ -172,8 +172,13 @@ impl Weight {
         }
     }
 
-    /// Writes `out.len()` values of row `row`, from column `col` on, as f32.
+    /// Writes `out.len()` values of row `row`, from column `col` on, as f32; panics where the row has fewer.
     pub fn read(&self, row: usize, col: usize, out: &mut [f32]) {
+        if out.is_empty() {
+            return;
+        }
+        let inside = row < self.rows && col < self.cols && out.len() <= self.cols - col;
+        assert!(inside, "a part of a row leaves its weight");
         let start = row * self.cols + col;
         let range = start..start + out.len();
         match &self.elements {
@@ -276,6 +281,23 @@ mod tests {
             let mut part = [0.0; 67];
             weight.read(3, 21, &mut part);
             assert_eq!(part, whole[3 * 130 + 21..3 * 130 + 88], "{stored:?}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_row_reaches_into_the_next() {
+        let values = wave(4 * 64);
+        for stored in ALL {
+            let weight = Weight::quantise(4, 64, &values, stored).unwrap();
+            let refuses = |row: usize, col: usize, len: usize| {
+                let read = || weight.read(row, col, &mut vec![0.0; len]);
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err()
+            };
+            assert!(!refuses(3, 60, 4) && !refuses(9, 9, 0), "{stored:?}");
+            // 2^58 rows of 64 wrap to the first one.
+            for (row, col, len) in [(3, 60, 5), (4, 0, 1), (1 << 58, 0, 1), (0, usize::MAX, 2)] {
+                assert!(refuses(row, col, len), "{stored:?}: {len} from {row}, {col}");
+            }
         }
     }
 

@@ -35,7 +35,8 @@ impl Mask {
 
     /// The same mask, for rows of which only the columns from `first` on are at hand.
     pub fn from_column(self, first: usize) -> Self {
-        Self { first: first as u32, ..self }
+        let first = u32::try_from(first).expect("a column of a row that memory can hold");
+        Self { first, ..self }
     }
 
     /// `out = mask * x` on rows of `width` values.
@@ -61,7 +62,7 @@ impl Mask {
                     for (row, (to, from)) in pairs.enumerate() {
                         let key = self.row_key((task * rows + row) as u64);
                         for (column, (to, from)) in to.iter_mut().zip(from).enumerate() {
-                            put(to, from * self.factor(key, self.first + column as u32));
+                            put(to, from * self.factor(key, self.first.wrapping_add(column as u32)));
                         }
                     }
                 },

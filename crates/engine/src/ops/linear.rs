@@ -313,8 +313,8 @@ fn add_product(
 
 /// Values of scratch for all of a layer's products on `rows` rows, weight gradients included when `trained`.
 pub fn scratch_len(rows: usize, outputs: usize, inputs: usize, rank: usize, trained: bool) -> usize {
-    let forward = product_scratch(rows, inputs + rank);
-    let backward = product_scratch(rows, outputs + rank);
+    let forward = product_scratch(rows, inputs.saturating_add(rank));
+    let backward = product_scratch(rows, outputs.saturating_add(rank));
     let pair = if rank > 0 { product_scratch(rank.max(outputs), rows) } else { 0 };
     let weight = if trained { product_scratch(outputs, rows) } else { 0 };
     forward.max(backward).max(pair).max(weight)

@@ -48,7 +48,7 @@ pub fn scratch_len(rows: usize, width: usize, vocabulary: usize) -> usize {
         product::scratch_len(rows, slice),
         product::scratch_len(slice, rows),
     ];
-    rows * slice + packed.into_iter().max().unwrap_or(0)
+    (rows * slice).saturating_add(packed.into_iter().max().unwrap_or(0))
 }
 
 /// Rows of a chunk: equal shares rather than a small last one.
@@ -65,7 +65,7 @@ pub fn run(
     scratch: &mut [f32],
 ) -> Result<Totals, OutOfVocabulary> {
     let (vocabulary, width) = (head.rows(), head.cols());
-    assert!(hidden.len() == labels.len() * width, "one hidden row a label");
+    assert!(width > 0 && labels.len().checked_mul(width) == Some(hidden.len()), "one hidden row a label");
     embedding::check(labels, vocabulary)?;
     let chunk = chunk_rows(labels.len()).max(1);
     let mut totals = Totals::default();
@@ -381,6 +381,12 @@ mod tests {
         assert_eq!(hidden, hidden_again);
         let doubled: Vec<f64> = head.iter().map(|&value| 2.0 * f64::from(value) - 1.0).collect();
         assert_close("head", &head_again, &doubled, 1e-6);
+    }
+
+    #[test]
+    fn scratch_that_no_memory_holds_is_counted_in_full() {
+        assert_eq!(scratch_len(CHUNK, usize::MAX, SLICE), usize::MAX);
+        assert_eq!(crate::ops::linear::scratch_len(1, usize::MAX, 1, 16, false), usize::MAX);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! positions on one axis (text), two (row and column of an image patch) or three (time, row and column).
 
 use super::rows_per_task;
+use crate::product::fits;
 use crate::simd::vectorised;
 use rayon::prelude::*;
 
@@ -82,13 +83,14 @@ pub fn backward(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>)
 
 fn turn<const BACK: bool>(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
     let Table { cos, sin, half } = table;
-    let used = heads * 2 * half;
-    assert!(half > 0 && used <= stride && cos.len() == sin.len(), "heads of a rotation");
-    let tokens = cos.len() / half;
-    assert!(tokens == 0 || rows.len() >= (tokens - 1) * stride + used, "rows of a rotation");
+    assert!(half > 0 && cos.len() == sin.len(), "angles of a rotation");
+    let used = heads.checked_mul(2).and_then(|values| values.checked_mul(half));
+    let used = used.expect("heads of a rotation that memory can hold");
+    assert!(fits(cos.len() / half, used, stride, rows.len()), "rows of a rotation");
     let count = rows_per_task(used);
+    let angles = count.saturating_mul(half);
     let parts =
-        (rows.par_chunks_mut(count * stride), cos.par_chunks(count * half), sin.par_chunks(count * half));
+        (rows.par_chunks_mut(count.saturating_mul(stride)), cos.par_chunks(angles), sin.par_chunks(angles));
     parts.into_par_iter().for_each(|(rows, cos, sin)| {
         vectorised(
             #[inline(always)]
@@ -172,6 +174,20 @@ mod tests {
         let mut grad = grad_out.clone();
         backward(&mut grad, 20, 1, table);
         assert_gradient("x", &grad, &x, |x| weighted(&reference(x, 20, 1, table), &grad_out));
+    }
+
+    #[test]
+    fn rows_whose_sizes_wrap_are_refused() {
+        let refuses = |stride: usize, heads: usize| {
+            let (cos, sin) = ([1.0; 18], [0.0; 18]);
+            let table = Table { cos: &cos, sin: &sin, half: 2 };
+            let turn = || forward(&mut [0.0; 64], stride, heads, table);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn)).is_err()
+        };
+        assert!(!refuses(4, 1));
+        // Nine tokens: eight strides of 2^61 wrap to nothing, and so do 2^62 heads of four values.
+        assert!(refuses(1 << 61, 1));
+        assert!(refuses(4, 1 << 62));
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! differences of it, so that a hand-derived gradient is never its own witness.
 
 /// Repeatable numbers (splitmix64).
-pub(super) struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -21,17 +21,17 @@ impl Numbers {
     }
 
     /// A number below `limit`.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
     /// A number from `from` up to `to`, both included.
-    pub(super) fn between(&mut self, from: usize, to: usize) -> usize {
+    pub(crate) fn between(&mut self, from: usize, to: usize) -> usize {
         from + self.below(to - from + 1)
     }
 
     /// `len` values between -2 and 2.
-    pub(super) fn values(&mut self, len: usize) -> Vec<f32> {
+    pub(crate) fn values(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.next() >> 40) as f32 / (1 << 22) as f32 - 2.0).collect()
     }
 }

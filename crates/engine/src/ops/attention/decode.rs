@@ -5,12 +5,13 @@
 
 use super::Rows;
 use crate::ops::math::{dot, softmax};
+use crate::product::fits;
 use crate::simd::vectorised;
 use rayon::prelude::*;
 
 /// Values of scratch that [`decode`] needs.
 pub fn decode_scratch_len(heads: usize, keys: usize) -> usize {
-    heads * keys
+    heads.saturating_mul(keys)
 }
 
 /// Attends one token's `heads` query heads to `count` keys; `q` and `out` hold `heads * head_dim` values.
@@ -24,7 +25,13 @@ pub fn decode(
     scratch: &mut [f32],
 ) {
     assert!(count > 0 && kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads of attention");
-    assert!(q.len() == heads * head_dim && out.len() == q.len(), "a token's heads");
+    assert!(head_dim > 0 && heads.checked_mul(head_dim) == Some(q.len()), "a token's heads");
+    assert!(out.len() == q.len(), "a token's results");
+    for rows in [keys, values] {
+        // No more than the query heads', so it does not wrap.
+        let width = kv_heads * head_dim;
+        assert!(fits(count, width, rows.stride, rows.data.len()), "rows of heads leave their slice");
+    }
     let group = heads / kv_heads;
     let scores = &mut scratch[..decode_scratch_len(heads, count)];
     let parts = (

@@ -195,4 +195,15 @@ fn shapes_whose_sizes_wrap_are_refused() {
     let saved = Saved { q: rows, k: rows, v: rows, out: &data[..36], log_sum_exp: &data[..9] };
     let shape = shape(1, 4, &[0, 9]);
     assert!(refuses(&|| backward(&shape, &saved, &data[..36], &mut [0.0; 64], 1 << 61)));
+
+    let decode = |heads: (usize, usize, usize), stride| {
+        let rows = Rows { data: &data, stride };
+        decode(heads, &data[..4], rows, rows, 9, &mut [0.0; 4], &mut [0.0; 64]);
+    };
+    decode((1, 1, 4), 4);
+    assert!(refuses(&|| decode((1, 1, 4), 1 << 61)));
+    assert!(refuses(&|| decode((1, 1, 4), 3)), "rows that overlap");
+    // 2^32 heads of 2^32 + 4 values each wrap to four.
+    assert!(refuses(&|| decode((1 << 32, 1 << 32, (1 << 32) + 4), 4)));
+    assert_eq!(decode_scratch_len(1 << 32, 1 << 32), usize::MAX);
 }

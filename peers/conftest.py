@@ -21,12 +21,19 @@ def bf16_product_survives():
     return subprocess.run([sys.executable, "-c", die if pretend else BF16_PRODUCT]).returncode == 0
 
 
-def pytest_report_header():
-    if bf16_product_survives():
-        return "torch bf16: works with oneDNN"
-    # PyTorch's own kernels compute the same without it, only slower: every test still proves what it says.
-    torch.backends.mkldnn.enabled = False
-    return "torch bf16: dies inside oneDNN on this processor; all tests run, with oneDNN off"
+def pytest_configure(config):
+    """Keeps oneDNN from what it dies of. The header's hook is no place for it: with `-q` pytest never calls it."""
+    config.bf16_survives = bf16_product_survives()
+    if not config.bf16_survives:
+        # PyTorch's own kernels compute the same without it, only slower: every test still proves what it says.
+        # The variable is for the processes that tests start.
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        torch.backends.mkldnn.enabled = False
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not config.bf16_survives:
+        terminalreporter.write_line("torch bf16 dies inside oneDNN on this processor: all tests ran with oneDNN off")
 
 
 @pytest.fixture(scope="session")

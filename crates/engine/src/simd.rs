@@ -31,6 +31,16 @@ impl Isa {
     }
 }
 
+impl std::fmt::Display for Isa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "AVX-512",
+            Self::Avx2 => "AVX2",
+            Self::Portable => "portable",
+        })
+    }
+}
+
 /// The set in use, with the proof that the machine has it.
 #[derive(Clone, Copy)]
 enum Detected {

@@ -6,7 +6,7 @@
 
 use super::AdamSettings;
 use garden_engine::dynamic_map::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
-use pulp::Arch;
+use garden_engine::simd::vectorised;
 use rayon::prelude::*;
 
 /// Elements a task works on: large enough to hide the cost of a task, and a whole number of blocks.
@@ -70,17 +70,19 @@ pub(super) fn update_full(
     m: &mut [f32],
     v: &mut [f32],
 ) {
-    let arch = Arch::new();
     let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
     let moments = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
     pieces.zip(moments).for_each(|((values, gradient), (m, v))| {
-        arch.dispatch(|| {
-            for (((value, g), m), v) in values.iter_mut().zip(gradient).zip(m).zip(v) {
-                let gradient = g * c.scale;
-                *m = c.first_moment_towards(*m, gradient);
-                c.finish(value, gradient, *m, v);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for (((value, g), m), v) in values.iter_mut().zip(gradient).zip(m).zip(v) {
+                    let gradient = g * c.scale;
+                    *m = c.first_moment_towards(*m, gradient);
+                    c.finish(value, gradient, *m, v);
+                }
+            },
+        );
     });
 }
 
@@ -93,20 +95,22 @@ pub(super) fn update_quantised(
     m_scale: &mut [f32],
     v_scale: &mut [f32],
 ) {
-    let arch = Arch::new();
     let pieces = values.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE));
     let codes = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
     let scales = m_scale.par_chunks_mut(PIECE / BLOCK).zip(v_scale.par_chunks_mut(PIECE / BLOCK));
     pieces.zip(codes).zip(scales).for_each(|(((values, gradient), (m, v)), (m_scale, v_scale))| {
-        arch.dispatch(|| {
-            let tensors = values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
-            let codes = m.chunks_mut(BLOCK).zip(v.chunks_mut(BLOCK));
-            for (((values, gradient), (m, v)), (m_scale, v_scale)) in
-                tensors.zip(codes).zip(m_scale.iter_mut().zip(v_scale.iter_mut()))
-            {
-                update_block(c, values, gradient, (m, m_scale), (v, v_scale));
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                let tensors = values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
+                let codes = m.chunks_mut(BLOCK).zip(v.chunks_mut(BLOCK));
+                for (((values, gradient), (m, v)), (m_scale, v_scale)) in
+                    tensors.zip(codes).zip(m_scale.iter_mut().zip(v_scale.iter_mut()))
+                {
+                    update_block(c, values, gradient, (m, m_scale), (v, v_scale));
+                }
+            },
+        );
     });
 }
 

@@ -4,6 +4,7 @@
 //! change is said aloud, or it has no say in what is learned.
 
 use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
+use garden_engine::simd::Isa;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -39,6 +40,8 @@ const fn free(name: &'static str) -> Setting {
 
 /// What the rows of a step are called in messages; no option of its own.
 const ROWS_OF_A_STEP: &str = "batch-size x gradient-accumulation-steps";
+/// What the processor computes with; no option either. Other instructions round sums at other places.
+const INSTRUCTIONS: &str = "vector-instructions";
 
 const STEPS: &str = "a step would be of another size, and the schedule counts steps";
 const ROWS: &str = "other rows would be used";
@@ -154,6 +157,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     free("report_to"),
     free("quiet"),
     free("log_format"),
+    told(INSTRUCTIONS, |_| Isa::best().to_string()),
 ];
 
 /// The value of an option that was not given and has no number to show.
@@ -239,7 +243,17 @@ mod tests {
         }
         let unknown =
             SETTINGS.iter().map(|setting| setting.name).filter(|name| !TrainOptions::KEYS.contains(name));
-        assert_eq!(unknown.collect::<Vec<_>>(), [ROWS_OF_A_STEP]);
+        assert_eq!(unknown.collect::<Vec<_>>(), [ROWS_OF_A_STEP, INSTRUCTIONS]);
+    }
+
+    #[test]
+    fn a_processor_that_rounds_otherwise_is_told() {
+        let now = resolved(TrainOptions::default());
+        let mut then = now.clone();
+        then.insert(INSTRUCTIONS.into(), "those of another processor".into());
+        let found = changes(&then, &now);
+        assert_eq!((found.len(), found[0].refused), (1, None), "{found:?}");
+        assert_eq!((&*found[0].name, found[0].now.clone()), (INSTRUCTIONS, Isa::best().to_string()));
     }
 
     #[test]

@@ -20,9 +20,11 @@ pub(crate) fn write<E>(
     write(file.as_file_mut())?;
     file.as_file().sync_all().map_err(&refused)?;
     file.persist(path).map_err(|error| refused(error.error))?;
-    // The name is on disk only once its folder is; some network file systems cannot sync one, and need not.
+    // The name is on disk only once its folder is. Some network file systems cannot sync one, and need not; one
+    // that may be written but not read cannot be opened.
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        Err(error) if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+        Err(error) if !matches!(error.kind(), InvalidInput | Unsupported | PermissionDenied) => {
             Err(refused(error))
         }
         _ => Ok(()),

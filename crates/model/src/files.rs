@@ -24,7 +24,7 @@ fn place(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Res
         fill(&mut file)?;
         file.sync_all()
     });
-    let placed = written.and_then(|()| rename_synced(Path::new(&partial), path));
+    let placed = written.and_then(|()| rename_synced(&partial, path));
     if placed.is_err() {
         // The first error is the one to tell.
         let _ = std::fs::remove_file(&partial);
@@ -33,23 +33,36 @@ fn place(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Res
 }
 
 /// Renames a file or folder and writes its new name to disk.
-pub fn rename_synced(from: &Path, to: &Path) -> io::Result<()> {
-    std::fs::rename(from, to)?;
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sync_folder(parent)
+#[expect(clippy::disallowed_methods, reason = "the one place that renames: all others come here")]
+pub fn rename_synced(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    std::fs::rename(from, &to)?;
+    sync_folder(parent(to.as_ref()))
+}
+
+/// Makes a folder and those above it that are missing, and writes their names to disk.
+pub fn create_folder_synced(folder: &Path) -> io::Result<()> {
+    let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let made: Vec<&Path> = folder.ancestors().take_while(missing).collect();
+    std::fs::create_dir_all(folder)?;
+    made.into_iter().try_for_each(|made| sync_folder(parent(made)))
 }
 
 /// Makes new and changed names in a folder survive a power cut.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     #[cfg(test)]
     tests::SYNCED.with_borrow_mut(|synced| synced.push(folder.to_owned()));
-    match File::open(folder)?.sync_all() {
-        // Some network file systems cannot sync a folder, and need not.
-        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
-            Ok(())
-        }
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // Some network file systems cannot sync a folder, and need not; one that may be written but not read
+        // cannot be opened.
+        Err(error) if matches!(error.kind(), InvalidInput | Unsupported | PermissionDenied) => Ok(()),
         synced => synced,
     }
+}
+
+/// The folder that a path lies in.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -77,6 +90,13 @@ pub(crate) mod tests {
         let path = |name: &str| folder.path().join(name);
         assert_eq!(synced_by(|| write_whole(&path("a"), b"x").unwrap()), [folder.path()]);
         assert_eq!(synced_by(|| copy_whole(&path("a"), &path("b")).unwrap()), [folder.path()]);
+        let deep = path("made/for/it");
+        assert_eq!(
+            synced_by(|| create_folder_synced(&deep).unwrap()),
+            [path("made/for"), path("made"), folder.path().to_owned()],
+            "the folders that the new ones lie in"
+        );
+        assert_eq!(synced_by(|| create_folder_synced(&deep).unwrap()), [""; 0].map(PathBuf::from));
         let tensor = TensorSpec { name: "t".into(), dtype: Dtype::F32, shape: vec![1] };
         let write = || {
             let mut writer = TensorWriter::create(&path("t.safetensors"), &[tensor], &[]).unwrap();

@@ -113,7 +113,7 @@ impl Plan {
         }
         let parent =
             output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(io_error)?;
+        crate::files::create_folder_synced(parent).map_err(io_error)?;
         self.check_space(output, parent)?;
         let partial = tempfile::Builder::new()
             .prefix(".init-")

@@ -16,9 +16,10 @@ use garden_memory::{
     steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };
+use garden_model::files::rename_synced;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -319,7 +320,7 @@ fn keep_old_trace(folder: &Path) -> io::Result<()> {
     }
     let mut numbered = (1..).map(|number: u32| folder.join(format!("memory-{number}.jsonl")));
     let free = numbered.find(|path| !path.exists());
-    free.map_or(Ok(()), |path| fs::rename(trace, path))
+    free.map_or(Ok(()), |path| rename_synced(&trace, &path))
 }
 
 /// Points a chart can show; beyond that every second one goes, which keeps a run of any length in bounded memory.
@@ -359,6 +360,7 @@ fn last_line(assessment: &Assessment, resident: u64, first_step: u64, plan: Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn the_traces_of_earlier_processes_are_kept() {

@@ -11,6 +11,7 @@ mod tensors;
 pub use manifest::{MANIFEST, Manifest};
 pub use tensors::{SliceVisitor, TensorFile, TensorSlice, write_tensors};
 
+use garden_model::files::{create_folder_synced, rename_synced};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -108,7 +109,7 @@ impl CheckpointStore {
     /// Checkpoints in this folder, which is made if need be.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let dir = dir.into();
-        fs::create_dir_all(&dir).map_err(CheckpointError::io(&dir))?;
+        create_folder_synced(&dir).map_err(CheckpointError::io(&dir))?;
         let store = Self { dir };
         store.put_back()?;
         Ok(store)
@@ -169,8 +170,7 @@ impl CheckpointStore {
         let path = self.dir.join(format!("{PREFIX}{step}"));
         let replaced = self.dir.join(format!("{REPLACED}{step}"));
         rename_if_there(&path, &replaced)?;
-        fs::rename(finished, &path).map_err(CheckpointError::io(&path))?;
-        sync_folder(&self.dir)?;
+        rename_synced(finished, &path).map_err(CheckpointError::io(&path))?;
         remove_folder(&replaced)?;
         Ok(Checkpoint { step, path })
     }
@@ -232,10 +232,10 @@ impl CheckpointStore {
         all.retain(|checkpoint| checkpoint.step <= written);
         let surplus = all.len().saturating_sub(limit.max(1));
         for checkpoint in all.into_iter().take(surplus).filter(|checkpoint| Some(checkpoint.step) != best) {
-            // Out of sight first: a kill halfway must not leave something that looks like a checkpoint.
+            // Out of sight first, on disk too: a kill or a power cut halfway must not leave what looks like one.
             let doomed = self.dir.join(format!("{UNFINISHED}{}", checkpoint.step));
             remove_folder(&doomed)?;
-            fs::rename(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
+            rename_synced(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
             remove_folder(&doomed)?;
         }
         Ok(())
@@ -274,7 +274,7 @@ fn rename_if_there(from: &Path, to: &Path) -> Result<(), CheckpointError> {
         return Ok(());
     }
     remove_folder(to)?;
-    fs::rename(from, to).map_err(CheckpointError::io(from))
+    rename_synced(from, to).map_err(CheckpointError::io(from))
 }
 
 fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
@@ -350,7 +350,7 @@ mod tests {
     fn a_renamed_checkpoint_is_not_taken_for_another_step() {
         let (_dir, store) = store();
         let five = write(&store, 5);
-        fs::rename(five.path, store.dir.join("checkpoint-50")).unwrap();
+        rename_synced(&five.path, store.dir.join("checkpoint-50")).unwrap();
         let found = store.newest().unwrap();
         assert!(found.newest.is_none());
         assert!(found.skipped[0].to_string().contains("holds step 5"));

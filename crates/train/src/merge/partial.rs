@@ -6,7 +6,7 @@
 
 use super::MergeError;
 use crate::folders::parent;
-use garden_model::files::rename_synced;
+use garden_model::files::{create_folder_synced, rename_synced};
 use std::{
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt,
@@ -26,7 +26,7 @@ impl PartialFolder {
     /// Makes a folder beside `output`, and removes those that killed merges to `output` left.
     pub fn make(output: &Path) -> Result<Self, MergeError> {
         let parent = parent(output);
-        fs::create_dir_all(parent).map_err(MergeError::io(parent))?;
+        create_folder_synced(parent).map_err(MergeError::io(parent))?;
         let prefix = prefix(output);
         left_by_killed_merges(parent, &prefix).iter().for_each(|folder| drop(fs::remove_dir_all(folder)));
         let folder = tempfile::Builder::new()

@@ -208,17 +208,19 @@ fn newest_usable(
     run: &RunIdentity,
     screen: &Screen,
 ) -> Result<Option<Checkpoint>, ResumeError> {
-    for Checkpoint { path, .. } in store.list()? {
-        // A run repeats itself: from an older checkpoint the same settings lead to the same step.
+    let found = store.newest_unless(|checkpoint| {
+        let divergence = Divergence::read(&checkpoint.path)?;
+        Some(format!("the run diverged at step {} after it", divergence.step))
+    })?;
+    let from = found.newest.as_ref().map_or(0, |newest| newest.step);
+    for Checkpoint { path, .. } in store.list()?.into_iter().filter(|ahead| ahead.step >= from) {
+        // A run repeats itself: from an older checkpoint the same settings lead to the same step. One that has
+        // got past that step with other settings took another course.
         let again = Divergence::read(&path).filter(|divergence| divergence.settings == run.settings);
         if let Some(divergence) = again {
             return Err(ResumeError::WouldDiverge { path, divergence: Box::new(divergence) });
         }
     }
-    let found = store.newest_unless(|checkpoint| {
-        let divergence = Divergence::read(&checkpoint.path)?;
-        Some(format!("the run diverged at step {} after it", divergence.step))
-    })?;
     found.skipped.iter().for_each(|error| screen.note(&format!("skipped {error}")));
     match found.newest {
         None if !found.skipped.is_empty() => Err(ResumeError::NoneUsable(found.skipped.len())),
@@ -340,6 +342,18 @@ mod tests {
         assert!(error.contains("--max-pixels was not given, now 784 (images would have"), "{error}");
         let other = run_with(TrainOptions { learning_rate: Some(1e-4), ..Default::default() });
         assert_eq!(chosen_by(&other, Resume::Auto, &dir, &store), Ok(Some(5)));
+    }
+
+    #[test]
+    fn a_run_that_got_past_a_divergence_with_other_settings_goes_on_with_any() {
+        let (dir, store) = folder_with_steps(&[5, 10, 15]);
+        let run = run_with(TrainOptions::default());
+        run.divergence(12, "the loss".into()).mark(&dir.path().join("checkpoint-10")).unwrap();
+        assert_eq!(chosen(Resume::Auto, &dir, &store), Ok(Some(15)));
+        // Without the newest one the same step lies ahead.
+        fs::write(dir.path().join("checkpoint-15/x"), "y").unwrap();
+        let error = chosen(Resume::Auto, &dir, &store).unwrap_err();
+        assert!(error.starts_with("with these settings the run diverged at step 12 after "), "{error}");
     }
 
     #[test]

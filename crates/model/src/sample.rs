@@ -14,13 +14,16 @@ pub enum SampleError {
     /// The penalty is not above zero.
     #[error("a repetition penalty of {0} is not usable; it must be above 0")]
     Penalty(f32),
-    /// The model gave no number for a token.
+    /// The model gave NaN for a token, or so much that nothing can be compared with it.
     #[error(
-        "the model's output is not a number (token {token}): its weights or its adapter hold values that are not finite"
+        "the model's output for token {token} is {value}: its weights or its adapter hold values that are not finite, or too \
+         large"
     )]
-    NotANumber {
-        /// The first token without a number.
+    NotFinite {
+        /// The first token without a finite number.
         token: usize,
+        /// What it has instead.
+        value: f32,
     },
     /// No token is possible at all.
     #[error("the model rules out every token: all of its outputs are minus infinity")]
@@ -60,8 +63,10 @@ impl Sampler {
 
     /// The next token after `seen`.
     pub fn choose(&mut self, logits: &[f32], seen: &[u32]) -> Result<u32, SampleError> {
-        if let Some(token) = logits.iter().position(|logit| logit.is_nan()) {
-            return Err(SampleError::NotANumber { token });
+        // Minus infinity rules a token out; infinity would be chosen every time, as NaN was once.
+        let wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+        if let Some(token) = logits.iter().position(wrong) {
+            return Err(SampleError::NotFinite { token, value: logits[token] });
         }
         if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
             return Err(SampleError::Nothing);
@@ -164,8 +169,13 @@ mod tests {
             for penalty in [1.0, 1.5] {
                 let mut sampler = Sampler::new(temperature, penalty, 0).unwrap();
                 let mut choose = |logits: &[f32]| sampler.choose(logits, &[1]);
-                assert_eq!(choose(&[f32::NAN; 4]), Err(SampleError::NotANumber { token: 0 }));
-                assert_eq!(choose(&[0.0, 1.0, f32::NAN]), Err(SampleError::NotANumber { token: 2 }));
+                let mut refused = |logits: &[f32]| choose(logits).unwrap_err().to_string();
+                let said = refused(&[f32::NAN; 4]);
+                assert!(said.starts_with("the model's output for token 0 is NaN"), "{said}");
+                let said = refused(&[0.0, 1.0, f32::NAN]);
+                assert!(said.starts_with("the model's output for token 2 is NaN"), "{said}");
+                let said = refused(&[0.0, f32::INFINITY, 1.0]);
+                assert!(said.starts_with("the model's output for token 1 is inf"), "{said}");
                 assert_eq!(choose(&[f32::NEG_INFINITY; 4]), Err(SampleError::Nothing));
                 assert_eq!(choose(&[f32::NEG_INFINITY, -3.0]), Ok(1), "some tokens may be ruled out");
             }

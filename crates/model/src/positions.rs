@@ -69,7 +69,7 @@ pub fn mrope_positions(
             return Err(PositionError::PicturesDiffer { found, given: grids.len() });
         };
         let merged = merged_grid(index, grid, merge)?;
-        let needed = merged.iter().product();
+        let needed = merged.iter().fold(1usize, |needed, side| needed.saturating_mul(*side));
         // Adjacent pictures have a start and an end token between them, so a run is exactly one picture.
         if run != needed {
             return Err(PositionError::TokensDiffer { index, grid, needed, found: run });

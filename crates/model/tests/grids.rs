@@ -54,6 +54,9 @@ fn tokens_that_do_not_fit_the_pictures_are_refused() {
     let positions = |tokens: &[u32], grids: &[[usize; 3]]| mrope_positions(tokens, grids, IMAGE, MERGE);
     let one_short = positions(&[1, IMAGE, IMAGE, IMAGE, 2], &[[1, 4, 4]]).unwrap_err();
     assert!(matches!(one_short, PositionError::TokensDiffer { index: 0, needed: 4, found: 3, .. }));
+    // Three times so many merged tokens wrap to one.
+    let wraps = positions(&[1, IMAGE], &[[0xAAAA_AAAA_AAAA_AAAB, 2 * 3, 2]]).unwrap_err();
+    assert!(matches!(wraps, PositionError::TokensDiffer { needed: usize::MAX, found: 1, .. }));
     let no_picture = positions(&[1, IMAGE], &[]).unwrap_err();
     assert_eq!(no_picture, PositionError::PicturesDiffer { found: 1, given: 0 });
     let no_tokens = positions(&[1, 2], &[[1, 2, 2]]).unwrap_err();

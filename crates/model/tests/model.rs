@@ -205,6 +205,12 @@ fn a_batch_that_does_not_fit_is_refused() {
     wrong.patches = &wrong.patches[1..];
     let error = session.step(&model, &wrong, 1.0, 0).unwrap_err();
     assert!(error.to_string().contains("bytes of patches"), "{error}");
+    // Four grids of 2^62 patches each add up to nothing where sums wrap.
+    let mut grids = wrong.grids.to_vec();
+    grids.extend([[1, 1 << 31, 1 << 31]; 4]);
+    let wrong = PackedBatch { grids: &grids, ..packed.batch() };
+    let error = session.step(&model, &wrong, 1.0, 0).unwrap_err();
+    assert!(error.to_string().contains("bytes of patches"), "{error}");
 }
 
 /// AdamW as PyTorch computes it: decay first, then the step with corrected moments.

@@ -179,8 +179,11 @@ fn check_lengths(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), Ba
             return Err(BatchError::Positions { row: 0, source });
         }
     }
-    let patches: usize = batch.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
-    check("bytes of patches", patches * compact_values(config), batch.patches.len())
+    let of_grid = |grid: &Grid| grid.iter().try_fold(1usize, |patches, side| patches.checked_mul(*side));
+    let patches = batch.grids.iter().try_fold(0usize, |sum, grid| sum.checked_add(of_grid(grid)?));
+    let bytes = patches.and_then(|patches| patches.checked_mul(compact_values(config)));
+    // No slice is as long as the largest number.
+    check("bytes of patches", bytes.unwrap_or(usize::MAX), batch.patches.len())
 }
 
 /// Bytes of a compact patch: one frame of it.

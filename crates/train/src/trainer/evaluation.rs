@@ -29,7 +29,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             Ok(None) => return Ok(()),
             Err(source) => {
                 self.save_if_needed()?;
-                return Err(TrainError::Step { step, source });
+                return Err(TrainError::Evaluation { step, source });
             }
         };
         if sums.label_tokens == 0 {

@@ -107,6 +107,14 @@ pub enum TrainError {
         /// What failed.
         source: BoxError,
     },
+    /// An evaluation failed: its data, or the model on them.
+    #[error("step {step}, in the evaluation: {source}. What was trained is in the last checkpoint")]
+    Evaluation {
+        /// The optimizer steps taken before it.
+        step: u64,
+        /// What failed.
+        source: BoxError,
+    },
     /// A loss or gradient is infinite or not a number.
     #[error(
         "step {step}: the {what} is {value}: training diverged; lower --learning-rate, add --warmup-steps, or check the \

@@ -431,7 +431,7 @@ fn an_evaluation_that_fails_costs_no_training() {
     let error = train(dir.path(), settings.clone(), &mut ToyData::new(20, 4), Some(&mut evaluation), vec![])
         .err()
         .unwrap();
-    assert!(error.to_string().starts_with("step 3: "), "{error}");
+    assert!(error.to_string().starts_with("step 3, in the evaluation: "), "{error}");
     evaluation.fails_at = None;
     let (model, outcome) =
         train(dir.path(), settings, &mut ToyData::new(20, 4), Some(&mut evaluation), vec![]).unwrap();

@@ -83,6 +83,20 @@ fn sixteen_bit_weights_are_base_plus_scaled_product() {
 }
 
 #[test]
+fn weights_that_become_infinite_are_refused_and_nothing_is_left() {
+    for merged_as in [MergedAs::SixteenBit, MergedAs::FourBit] {
+        // Finite in the adapter; twice as much, the scale, is not.
+        let (folders, _) = folders(5e37);
+        let error = run(&folders, merged_as).unwrap_err().to_string();
+        assert!(
+            error.contains(": element ") && (error.contains("is NaN") || error.contains("inf:")),
+            "{error}"
+        );
+        assert!(!folders.output.exists());
+    }
+}
+
+#[test]
 fn four_bit_weights_are_what_quantising_the_merged_ones_gives() {
     let (folders, _) = folders(0.05);
     run(&folders, MergedAs::SixteenBit).unwrap();

@@ -106,6 +106,18 @@ pub enum MergeError {
         /// Why.
         source: garden_engine::WeightError,
     },
+    /// A merged value is infinite or NaN.
+    #[error(
+        "{name}: element {index} of the merged weights is {value}: base and adapter are too large together"
+    )]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// The element's place, row by row.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
     /// The adapter changes nothing.
     #[error(
         "the merged weights equal the base's: the adapter in {} changes nothing (was it trained at all?)",

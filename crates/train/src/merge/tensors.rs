@@ -92,6 +92,10 @@ impl<'a> Merger<'a> {
             let as_stored =
                 |values: &[f32]| values.iter().map(|value| bf16::from_f32(*value)).collect::<Vec<_>>();
             let (base, merged) = (as_stored(&stripe.base), as_stored(&stripe.merged));
+            if let Some(at) = merged.iter().position(|value| !value.is_finite()) {
+                let (name, index, value) = (parameter.name.clone(), start * cols + at, merged[at].to_f32());
+                return Err(MergeError::NotFinite { name, index, value });
+            }
             changed += base.iter().zip(&merged).filter(|(base, merged)| base != merged).count() as u64;
             writer.write(bytemuck::cast_slice(&merged))?;
         }

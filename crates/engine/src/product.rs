@@ -14,6 +14,8 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
+pub use pack::prepare_threads;
+
 use crate::simd::{Kernel, Lanes, dispatch};
 use crate::weight::Weight;
 use rayon::prelude::*;

@@ -16,6 +16,13 @@ pub use forward::forward;
 
 use crate::product::fits;
 
+/// Gives every thread of the pool the room that a task of such heads takes and keeps: which threads get a task is left to
+/// chance, and one that gets its first in a later step would allocate there.
+pub fn prepare_threads(shape: &Shape<'_>) {
+    let len = forward::largest_scratch(shape).max(backward::largest_scratch(shape));
+    rayon::broadcast(|_| tile::with_scratch(len, |_| ()));
+}
+
 /// Rows of heads: head `h` of token `t` starts at `t * stride + h * head_dim`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {

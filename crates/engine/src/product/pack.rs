@@ -23,6 +23,11 @@ pub(super) fn with_panel<R>(work: impl FnOnce(&mut [f32]) -> R) -> R {
     })
 }
 
+/// Gives every thread of the pool its room for a panel: one that gets its first task in a later step would allocate there.
+pub fn prepare_threads() {
+    rayon::broadcast(|_| with_panel(|_| ()));
+}
+
 /// Packs a tile's rows of `matrix`, from `row` on, at `depth`.
 pub(super) struct Left<'a> {
     pub(super) matrix: &'a Matrix<'a>,

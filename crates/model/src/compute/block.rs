@@ -106,7 +106,7 @@ impl BlockShape {
         self.qkv_parts + 4
     }
 
-    fn attention<'a>(&self, segments: &'a [usize]) -> attention::Shape<'a> {
+    pub(super) fn attention<'a>(&self, segments: &'a [usize]) -> attention::Shape<'a> {
         attention::Shape {
             heads: self.heads,
             kv_heads: self.kv_heads,

@@ -4,15 +4,17 @@
 //! gradients of the summed loss collect until they are cleared. A batch larger than the shapes is refused.
 
 use super::batch::{BatchError, PackedBatch, Prepared};
+use super::block::BlockShape;
 use super::model::{Gradients, Model, TrainableTensor};
 use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
 use super::training::Training;
 use super::{text, vision};
 use crate::config::ModelConfig;
 use garden_engine::arena::{Arena, Usage};
-use garden_engine::in_pool;
+use garden_engine::ops::attention;
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::embedding::OutOfVocabulary;
+use garden_engine::{in_pool, product};
 
 /// How much of the forward is kept for the backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +100,15 @@ pub(super) struct Step<'a> {
     pub dropout: Option<Mask>,
 }
 
+/// Lets every thread allocate what it computes with, before the first step rather than in the first one that it gets work in.
+fn prepare_threads(model: &Model) {
+    let (config, training) = (model.config(), model.training());
+    for shape in [BlockShape::vision(config, training), BlockShape::text(config, training)] {
+        attention::prepare_threads(&shape.attention(&[]));
+    }
+    product::prepare_threads();
+}
+
 /// What a step with gradients needs to know.
 #[derive(Debug, Clone, Copy)]
 struct Backward {
@@ -120,6 +131,7 @@ impl Session {
         let Planned { slots, layout } = choose(model.config(), model.training(), shapes, recompute)?;
         let bytes = layout.bytes();
         let arena = Arena::new(layout).map_err(|source| SessionError::Memory { bytes, source })?;
+        prepare_threads(model);
         Ok(Self { arena, slots, shapes, gradients: Gradients::new(model) })
     }
 

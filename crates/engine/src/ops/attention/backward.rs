@@ -43,11 +43,16 @@ pub fn backward(shape: &Shape<'_>, saved: &Saved<'_>, grad_out: &[f32], grad_qkv
         let (start, len) = shape.segment(task / shape.kv_heads);
         let kv_head = task % shape.kv_heads;
         let width = shape.head_dim.next_multiple_of(PAD);
-        tile::with_scratch(scratch_len(width), |scratch| {
+        tile::with_scratch(largest_scratch(shape), |scratch| {
             let tiles = Tiles::new(scratch, width);
             dispatch(Pass { shape, saved, grad_out, grad_qkv, stride, kv_head, start, len, tiles });
         });
     });
+}
+
+/// Values that a task computes with.
+pub(super) fn largest_scratch(shape: &Shape<'_>) -> usize {
+    scratch_len(shape.head_dim.next_multiple_of(PAD))
 }
 
 /// One task: the segment at `start` for `kv_head` and its query heads.

@@ -26,7 +26,7 @@ pub fn forward(
     let rows = shape.tokens() * shape.heads;
     assert!(out.len() == rows * shape.head_dim && log_sum_exp.len() == rows, "results of attention");
     let (out, log_sum_exp) = (&Shared::new(out), &Shared::new(log_sum_exp));
-    let step = (QUERIES / shape.group()).max(PAD);
+    let step = tokens_of_a_task(shape);
     (0..shape.segment_count()).into_par_iter().for_each(|segment| {
         let (start, len) = shape.segment(segment);
         let tiles = len.div_ceil(step);
@@ -41,6 +41,16 @@ pub fn forward(
             });
         });
     });
+}
+
+fn tokens_of_a_task(shape: &Shape<'_>) -> usize {
+    (QUERIES / shape.group()).max(PAD)
+}
+
+/// Values that a task computes with at the most.
+pub(super) fn largest_scratch(shape: &Shape<'_>) -> usize {
+    let count = tokens_of_a_task(shape);
+    scratch_len(shape.group() * count, count, shape.head_dim.next_multiple_of(PAD))
 }
 
 /// One task: `count` tokens from `first` on of the segment at `start`, for the heads of `kv_head`.

@@ -43,6 +43,31 @@ fn a_leak_behind_a_warm_up_of_gigabytes_is_not_called_calm() {
     }
 }
 
+/// Small jumps would explain the slope after the large ones, and a rate that stops the square root before it.
+#[test]
+fn a_leak_behind_a_climb_of_any_shape_is_not_called_calm() {
+    let jumps = |step: f64| (step / 6.0).floor().min(5.0) / 5.0;
+    let root = |step: f64| (step / 40.0).sqrt().min(1.0);
+    let line = |step: f64| (step / 40.0).min(1.0);
+    for climb in [jumps, root, line] {
+        for seed in 0..8 {
+            let facts = if seed % 2 == 0 { RunFacts::default() } else { epochs_of(24.0 + seed as f64) };
+            let bytes = |step: f64| 2e9 + 7e9 * climb(step) + 0.7e6 * (step - 40.0).max(0.0);
+            let found = judge(facts, 170, 5e6, seed, bytes);
+            assert!([Verdict::Leak, Verdict::Undecided].contains(&found.verdict), "seed {seed}: {found:#?}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_fell_and_came_back_to_where_it_was_is_no_leak() {
+    for seed in 0..8 {
+        let bytes = |step: f64| 1e9 - 0.4e6 * if step < 50.0 { step } else { 100.0 - step };
+        let found = judge(epochs_of(30.0), 100, 1e6, seed, bytes);
+        assert!(found.verdict != Verdict::Leak, "seed {seed}: {found:#?}");
+    }
+}
+
 #[test]
 fn twenty_megabytes_in_a_hundred_steps_are_not_called_calm() {
     for seed in 0..6 {

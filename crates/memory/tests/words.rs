@@ -32,9 +32,15 @@ const NEVER: [&str; 18] = [
 /// What a verdict's report does not say.
 fn contradicts(verdict: Verdict) -> &'static [&'static str] {
     match verdict {
-        Verdict::Steady => &["grows", "per row", "Every row"],
-        Verdict::WarmUp => &["grows by", "Every row", "per row", "is a warm-up on top of a straight line"],
-        Verdict::Fill => &["grows by"],
+        Verdict::Steady => &["grows", "per row", "Every row", "is a straight line"],
+        Verdict::WarmUp => &[
+            "grows by",
+            "Every row",
+            "per row",
+            "is a warm-up on top of a straight line",
+            "is a straight line",
+        ],
+        Verdict::Fill => &["grows by", "is a straight line"],
         Verdict::Leak => &["stayed level", "Every row", "has stopped"],
         Verdict::Undecided => &["stayed level", "has stopped growing", "Every row"],
     }

@@ -205,6 +205,20 @@ pub(super) fn settled_place(fit: &Fit, part: f64, study: &Study) -> f64 {
     }
 }
 
+/// Where most of the growth is done, so that what came after it can be studied by itself.
+///
+/// Small jumps after large ones belong to what came after: a staircase explains a slow slope by many of them.
+pub(super) fn large_growth_end(fit: &Fit, study: &Study) -> f64 {
+    /// The part of the growth that must be done.
+    const MOST: f64 = 0.85;
+    let settled = settled_place(fit, MOST, study);
+    match &fit.shape {
+        Shape::Stairs(stairs) => stairs.last_large_climb().map_or(settled, |end| end.min(settled)),
+        Shape::Hinge { knee, .. } | Shape::TwoRates { knee, .. } => settled.max(*knee),
+        _ => settled,
+    }
+}
+
 /// The place of the first reading after a jump: points are medians of several readings, so a fit knows it less well.
 pub(super) fn jump_place(fit: &Fit, at: f64, study: &Study) -> f64 {
     let reach = 2.0 * study.situation.spacing;

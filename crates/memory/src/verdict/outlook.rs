@@ -20,6 +20,8 @@ const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
 const MATERIAL_BYTES_AFTER: (f64, f64) = (2e6, 4e6);
 /// Nor is movement of less than so many standard errors: chance does as much.
 const CHANCE: (f64, f64) = (3.5, 5.0);
+/// From so many on it is no longer certain that there is none.
+const DOUBT: f64 = 2.0;
 /// Growth has settled when less than this part of it is still to come.
 const SETTLED: f64 = 0.10;
 /// Time constants after which a warm-up on top of a line is over: 2 % of it are left.
@@ -146,7 +148,10 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             let over = OVER * tau;
             let on = match c {
                 _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
+                _ if b < 0.0 && fit.rise() < slight => WARM_UP_OR_LEAK,
                 _ if b < 0.0 => endless(situation, tau, 1.0),
+                // The last of a warm-up bends too little to be told from a line.
+                _ if situation.share < 1.0 && c < STOPPED * (b + c) => WARM_UP_OR_LEAK,
                 _ if 1.0 - over > ALONE && keeps_pace(curve, over, situation) => {
                     endless(situation, over, 1.0 - over)
                 }
@@ -169,6 +174,9 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             let (before, after) = (b * knee, c * (1.0 - knee));
             let on = if situation.forgiving && c < STOPPED * b && after < STOPPED_GROWTH * before {
                 stopped_at(knee, b, curve, situation)
+            } else if before < -slight && fit.rise() < slight {
+                // It has only come back to where it was.
+                WARM_UP_OR_LEAK
             } else if before < slight {
                 late(knee, situation)
             } else {
@@ -225,7 +233,10 @@ fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
 
 /// How likely a rise over a part of the curve is growth, and not the drift of a healthy run or chance.
 fn real(rise: f64, share: f64, curve: &Curve, situation: &Situation) -> f64 {
-    let (slight, material) = thresholds(curve, share, situation);
+    let (_, material) = thresholds(curve, share, situation);
+    let (parts, bytes) = limits(situation.share);
+    let error = situation.error / share.max(situation.spacing).sqrt();
+    let slight = material_at(curve, (parts.0, bytes.0)).max(DOUBT * error);
     ((rise - slight) / (material - slight).max(1.0)).clamp(0.0, 1.0)
 }
 
@@ -245,25 +256,73 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
         return endless(situation, situation.origin, 1.0);
     }
     // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next they look the same.
-    let epochs_since = situation.epoch.map(|epoch| epoch.passed(1.0) - epoch.passed(knee));
-    let one_more = epochs_since.is_some_and(|epochs| epochs > 1.0 + EPOCH_MARGIN);
-    if (part < KEPT_RATE || one_more) && keeps_pace(curve, knee, situation) {
+    let keeps_on = slows_no_more(knee, part, curve, situation).unwrap_or(part < KEPT_RATE);
+    if keeps_on && keeps_pace(curve, knee, situation) {
         endless(situation, knee, 1.0 - knee)
     } else {
         WARM_UP_OR_LEAK
     }
 }
 
+/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the next, once enough of
+/// that was seen: where rows are dealt anew it slows down by about the same part once more.
+fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Option<bool> {
+    /// Epochs of which the later rate is read.
+    const SEEN: f64 = 0.5;
+    let epoch = situation.epoch?;
+    let next = knee + epoch.end - epoch.start;
+    if epoch.passed(1.0) - epoch.passed(next) < SEEN {
+        return None;
+    }
+    let at = |place: f64| curve.x.partition_point(|x| *x < place);
+    let (earlier, _) = rate(curve, at(knee)..at(next), situation);
+    let (later, error) = rate(curve, at(next)..curve.x.len(), situation);
+    Some(later - error > (3.0 + part) / 4.0 * earlier)
+}
+
 /// The rate of a stretch of the curve, with its standard error.
 fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> (f64, f64) {
     let (x, y) = (&curve.x[stretch.clone()], &curve.y[stretch]);
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let (mean_x, mean_y) = (mean(x), mean(y));
-    let spread: f64 = x.iter().map(|x| (x - mean_x).powi(2)).sum();
-    let together: f64 = x.iter().zip(y).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
     // Points that resemble their neighbours count for fewer.
     let scatter = situation.error * (curve.x.len() as f64 / 12.0).sqrt();
-    (together / spread.max(f64::MIN_POSITIVE), scatter / spread.max(f64::MIN_POSITIVE).sqrt())
+    (slope(x, y), scatter / spread(x).max(f64::MIN_POSITIVE).sqrt())
+}
+
+/// Whether the curve rises away from what should explain it, from a place on.
+pub(super) fn strays(fit: &Fit, curve: &Curve, from: f64) -> bool {
+    /// Points that a line is read from.
+    const LEAST: usize = 8;
+    let start = curve.x.partition_point(|x| *x < from);
+    let points = curve.x.len() - start;
+    if points < LEAST {
+        return false;
+    }
+    let x = &curve.x[start..];
+    let off: Vec<f64> = x.iter().zip(&curve.y[start..]).map(|(x, y)| y - fit.at(*x)).collect();
+    let slope = slope(x, &off);
+    let (mean_x, mean_off) = (mean(x), mean(&off));
+    let misfit = |(x, off): (&f64, &f64)| (off - mean_off - slope * (x - mean_x)).powi(2);
+    let scatter = (x.iter().zip(&off).map(misfit).sum::<f64>() / points as f64).sqrt();
+    let rise = slope * (x[points - 1] - x[0]);
+    let chance = DOUBT * scatter * (12.0 / points as f64).sqrt();
+    rise > material_at(curve, (MATERIAL_AFTER.0, MATERIAL_BYTES_AFTER.0)).max(chance)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Slope of the line through some points.
+fn slope(x: &[f64], y: &[f64]) -> f64 {
+    let (mean_x, mean_y) = (mean(x), mean(y));
+    let together: f64 = x.iter().zip(y).map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    together / spread(x).max(f64::MIN_POSITIVE)
+}
+
+/// Sum of the squared distances from the mean.
+fn spread(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
 /// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.

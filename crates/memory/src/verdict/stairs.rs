@@ -80,6 +80,15 @@ impl Stairs {
         climbs
     }
 
+    /// Where the last of the large climbs was over; several small ones after it may be a slope.
+    pub fn last_large_climb(&self) -> Option<f64> {
+        /// A climb is large if it is at least this part of the highest.
+        const LARGE: f64 = 0.25;
+        let highest = self.jumps().map(|(_, height)| height.abs()).fold(0.0, f64::max);
+        let large = self.jumps().filter(|(_, height)| height.abs() >= LARGE * highest);
+        large.map(|(place, _)| place).last()
+    }
+
     /// The places of the climbs, where each came after a longer time than the one before; ripples do not count.
     ///
     /// So grow buffers that double: each lasts for twice as long as the one before.

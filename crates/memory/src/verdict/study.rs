@@ -5,8 +5,8 @@
 
 use super::{
     curve::{Axis, Curve, median},
-    fit::{self, Epoch, Fit},
-    forecast::settled_place,
+    fit::{self, Epoch, Fit, Shape},
+    forecast::large_growth_end,
     outlook::{self, Outlook, Situation},
     series::{Bin, Series},
     weigh::{self, Weighed, Weighing},
@@ -195,10 +195,16 @@ impl<'a> Study<'a> {
             Verdict::Fill => |outlook| outlook.fill,
             _ => return None,
         };
-        if !self.situation.forgiving {
-            return None;
-        }
-        self.curve.after(settled_place(self.explanation(part), 0.85, self))
+        let fit = self.explanation(part);
+        let end = large_growth_end(fit, self);
+        /// Standard deviations of the noise that a good explanation stays within.
+        const GOOD: f64 = 2.0;
+        // Where nothing is forgiven, what explains the growth well explains the rest of the curve too, or strays from it.
+        let hides = self.situation.forgiving
+            || self.situation.scatter > GOOD * self.curve.noise
+            || matches!(fit.shape, Shape::Stairs(_))
+            || outlook::strays(fit, &self.curve, end);
+        self.curve.after(end).filter(|_| hides)
     }
 
     /// What the curve did up to an axis value.

@@ -255,6 +255,8 @@ fn describe(fit: &Fit, study: &Study) -> String {
     let over = outlook(fit, &study.curve, &study.situation).bounded() >= 0.5;
     match &fit.shape {
         Shape::Level => "a level".to_owned(),
+        Shape::Line if over && fit.rise() < 0.0 => "a slow fall".to_owned(),
+        Shape::Line if over => "a line that hardly rises".to_owned(),
         Shape::Line => "a straight line".to_owned(),
         Shape::Saturating { .. } | Shape::Hyperbola { .. } => slowing(fit, "towards a ceiling"),
         Shape::SaturatingLine { .. } if over => slowing(fit, "until hardly any is left"),
@@ -270,6 +272,7 @@ fn describe(fit: &Fit, study: &Study) -> String {
             format!("one rate {until} and {then} after it")
         }
         Shape::Dealt { .. } => "a rate that falls from epoch to epoch".to_owned(),
+        Shape::LateLine { .. } if over => "a level that hardly moves at the end".to_owned(),
         Shape::LateLine { .. } => "a level, then a straight line".to_owned(),
         Shape::Jump { .. } => "one jump between two levels".to_owned(),
         Shape::Stairs(stairs) => {

@@ -2,7 +2,7 @@
 //! look much like them.
 
 use super::{Made, Setting, Shape};
-use garden_memory::Verdict::{Leak as L, Undecided as U, WarmUp as W};
+use garden_memory::Verdict::{Leak as L, Steady as S, Undecided as U, WarmUp as W};
 
 /// Every family of this file.
 pub fn all() -> Vec<Shape> {
@@ -12,6 +12,9 @@ pub fn all() -> Vec<Shape> {
         small_leak_on_a_large_level,
         small_leak_behind_a_warm_up,
         leak_in_heavy_noise,
+        leak_behind_any_warm_up,
+        leak_behind_jumps,
+        fallen_and_come_back,
         warm_up_then_level,
         warm_up_then_wandering,
         warm_up_fast_and_slow,
@@ -96,6 +99,59 @@ fn leak_in_heavy_noise(seed: u64) -> Made {
     setting.noise = 30e6 / level;
     let samples = setting.run(|step, _| level + 0.2e6 * step);
     setting.made("leak in heavy noise", samples, &[L, U])
+}
+
+/// Two to six hundredths of the level are added after a warm-up that is no exponential, in noise that may resemble its
+/// neighbours.
+fn leak_behind_any_warm_up(seed: u64) -> Made {
+    let mut setting = large(seed, (120.0, 700.0));
+    let (level, steps) = (setting.level, setting.steps as f64);
+    let height = level * setting.random.scale(1.0, 10.0);
+    let reached = steps * setting.random.between(0.08, 0.3);
+    let leaked = (level + height) * setting.random.between(0.02, 0.06);
+    let (noise, keep) = (leaked * setting.random.between(0.01, 0.08), setting.random.pick(&[0.0, 0.8]));
+    let kind = setting.random.pick(&[0, 1, 2]);
+    let mut off = 0.0;
+    setting.noise = 0.0;
+    let samples = setting.run(|step, random| {
+        let done = (step / reached).min(1.0);
+        let warmed = match kind {
+            0 => done.sqrt(),
+            1 => done,
+            _ => 1.0 / (1.0 + (-10.0 * (step / reached - 0.5)).exp()),
+        };
+        off = keep * off + (1.0_f64 - keep * keep).sqrt() * noise * random.normal();
+        level + height * warmed + leaked * ((step - reached) / (steps - reached)).max(0.0) + off
+    });
+    setting.made("leak behind any warm-up", samples, &[L, U])
+}
+
+/// The same after a climb in five jumps, which would explain the slope as many small ones.
+fn leak_behind_jumps(seed: u64) -> Made {
+    let mut setting = large(seed, (90.0, 700.0));
+    let (level, steps) = (setting.level, setting.steps as f64);
+    let height = level * setting.random.scale(1.0, 10.0);
+    let reached = steps * setting.random.between(0.08, 0.25);
+    let leaked = (level + height) * setting.random.between(0.02, 0.06);
+    setting.noise = leaked * setting.random.between(0.01, 0.08) / level;
+    let samples = setting.run(|step, _| {
+        let climbed = (5.0 * step / reached).floor().min(5.0) / 5.0;
+        level + height * climbed + leaked * ((step - reached) / (steps - reached)).max(0.0)
+    });
+    setting.made("leak behind jumps", samples, &[L, U])
+}
+
+/// Memory that was given back and is taken again is no more than there was.
+fn fallen_and_come_back(seed: u64) -> Made {
+    let mut setting = large(seed, (90.0, 400.0));
+    let (level, steps) = (setting.level, setting.steps as f64);
+    let depth = level * setting.random.between(0.01, 0.06).max(8.0 * setting.noise);
+    let lowest = steps * setting.random.between(0.35, 0.6);
+    let samples = setting.run(|step, _| {
+        let part = if step < lowest { step / lowest } else { (steps - step) / (steps - lowest) };
+        level - depth * part
+    });
+    setting.made("fallen and come back", samples, &[S, W, U])
 }
 
 fn warm_up_then_level(seed: u64) -> Made {

@@ -5,7 +5,7 @@ use garden_memory::Verdict::{Fill as F, Undecided as U, WarmUp as W};
 
 /// Every family of this file.
 pub fn all() -> Vec<Shape> {
-    vec![dealt_anew, dealt_anew_unseen, dealt_anew_to_the_end]
+    vec![dealt_anew, dealt_anew_unseen, dealt_anew_to_the_end, dealt_into_the_third_epoch]
 }
 
 /// Rows kept by all workers together at a step, in parts of the dataset. In each epoch a row is new to the worker that it is
@@ -49,4 +49,25 @@ fn dealt_anew_to_the_end(seed: u64) -> Made {
     let workers = setting.random.pick(&[2.0, 3.0]);
     let split = setting.random.chance(0.7);
     dealt(setting, "cache in workers, complete", workers, split)
+}
+
+/// Into the third epoch, which slows down as the second did; sizes of rows differ.
+fn dealt_into_the_third_epoch(seed: u64) -> Made {
+    let mut setting = Setting::new(seed, (2.1, 2.9));
+    setting.dataset_size = setting.dataset_size.max(1000);
+    setting.epoch = setting.dataset_size as f64 / setting.samples_per_step as f64;
+    setting.steps = (setting.epoch * setting.random.between(2.1, 2.9)) as u64;
+    let workers = setting.random.pick(&[2.0, 3.0, 4.0, 6.0]);
+    let (level, epoch) = (setting.level, setting.epoch);
+    let height = level * setting.random.scale(0.3, 3.0);
+    let (mut before, mut held) = (0.0, 0.0);
+    let rows = setting.samples_per_step as f64;
+    let samples = setting.run(|step, random| {
+        let now = kept(step, epoch, workers);
+        let count = ((now - before) * epoch * rows).max(1.0);
+        held += height * (now - before) * (1.0 + 0.3 / count.sqrt() * random.normal()).max(0.0);
+        before = now;
+        level + held
+    });
+    setting.made("cache in workers, third epoch", samples, &[W, F, U])
 }

@@ -345,3 +345,37 @@ fn no_soup_of_bytes_makes_the_readers_panic() {
         OutputParser::new(StepBoard::default(), &StepPatterns::default()).feed(&soup);
     }
 }
+
+#[test]
+fn a_log_of_several_amounts_is_a_curve_of_one() {
+    let status = "VmHWM:\t 6000000 kB\nVmRSS:\t 5421875 kB\nRssAnon:\t 5000000 kB\nRssFile:\t 421875 kB\n";
+    assert_eq!(sizes(&read(&status.repeat(3)).0), [5_421_875_000; 3]);
+    let smaps = "Rss:  5421875 kB\nPss:  5300000 kB\nPss_Anon:  5000000 kB\nUss:  1000 kB\n";
+    assert_eq!(sizes(&read(&smaps.repeat(3)).0), [5_421_875_000; 3]);
+    let deepspeed = "[2024-07-24 02:13:16,631] [INFO] [utils.py:782:see_memory_usage] MA 0.81 GB         Max_MA 0.81 GB\n\
+                     [2024-07-24 02:13:16,632] [INFO] [utils.py:789:see_memory_usage] CPU Virtual Memory:  used = 17.18 GB, percent = 6.8%\n";
+    assert_eq!(sizes(&read(&deepspeed.repeat(3)).0), [17_180_000_000; 3]);
+}
+
+#[test]
+fn few_rows_in_no_order_are_sorted_and_runs_that_begin_again_are_not() {
+    let table = |steps: &[u64]| {
+        let rows = steps.iter().map(|step| format!("{step},{}\n", 900 + step));
+        format!("step,rss_mb\n{}", rows.collect::<String>())
+    };
+    let sorted = sizes(&read(&table(&[5, 2, 9, 1, 7, 3, 8, 4, 6, 10])).0);
+    assert!(sorted.is_sorted(), "{sorted:?}");
+    let again = [1, 2, 3, 1, 2, 3, 1, 2, 3, 4];
+    assert_eq!(sizes(&read(&table(&again)).0), again.map(|step| (900 + step) * 1_000_000));
+}
+
+#[test]
+fn a_file_without_steps_and_times_is_judged_over_its_readings() {
+    let lines: String = (0..200).map(|i| format!("RAM: {} MB\n", 5552 + 3 * i)).collect();
+    let (_folder, path) = file("log", lines.as_bytes());
+    let run = Run::read(&path, &RunFacts::default()).expect("a run");
+    let rate = run.assessment.growth_per_step.expect("a rate");
+    assert!((2.9e6..3.1e6).contains(&rate), "{rate}");
+    assert!(run.assessment.evidence.iter().any(|said| said.contains("200 readings are counted as steps")));
+    assert_eq!(run.assessment.growth_per_minute, None, "no clock, no minutes");
+}

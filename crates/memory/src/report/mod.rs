@@ -12,7 +12,7 @@ pub mod scale;
 pub mod svg;
 pub mod text;
 
-use crate::{Analyst, Assessment, RunFacts, TraceError, TraceReader, trace::ReadOptions};
+use crate::{Analyst, Assessment, RunFacts, Sample, TraceError, TraceReader, trace::ReadOptions};
 use std::{io::Write, path::Path};
 
 /// A run that was read and judged.
@@ -41,16 +41,53 @@ impl Run {
         let header = reader.header().clone();
         let facts = completed(told.clone(), &header.facts);
         let mut analyst = Analyst::new(facts.clone());
+        let mut placeless = Placeless::default();
         for sample in &mut reader {
-            analyst.push(&sample?);
+            placeless.push(sample?, &mut analyst);
         }
+        let counted = placeless.finish(&mut analyst);
         let learned = completed(facts.clone(), &reader.facts());
         if learned != facts {
             analyst.learn(learned);
         }
         let mut assessment = analyst.assessment();
         assessment.evidence.extend_from_slice(reader.notes());
+        assessment.evidence.extend(counted);
         Ok(Self { name: header.name, analyst, assessment })
+    }
+}
+
+/// Samples of a file that has told neither a step nor a time so far.
+#[derive(Default)]
+struct Placeless {
+    waiting: Vec<Sample>,
+    /// A place was told, or there are too many to wait for one.
+    is_over: bool,
+}
+
+impl Placeless {
+    fn push(&mut self, sample: Sample, analyst: &mut Analyst) {
+        /// What is held of them is 100 MB at the most.
+        const MOST: usize = 500_000;
+        self.is_over |= sample.step.is_some() || sample.t != 0.0 || self.waiting.len() == MOST;
+        if !self.is_over {
+            self.waiting.push(sample);
+            return;
+        }
+        self.waiting.drain(..).for_each(|sample| analyst.push(&sample));
+        analyst.push(&sample);
+    }
+
+    /// Counts them where nothing else gives them a place, and says so.
+    fn finish(self, analyst: &mut Analyst) -> Option<String> {
+        let count = self.waiting.len();
+        for (number, sample) in (1..).zip(self.waiting) {
+            let step = (count > 1).then_some(number);
+            analyst.push(&Sample { step, ..sample });
+        }
+        (count > 1).then(|| {
+            format!("The file tells neither steps nor times: its {count} readings are counted as steps.")
+        })
     }
 }
 

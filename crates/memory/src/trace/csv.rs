@@ -10,7 +10,7 @@ use super::{
     figure::{self, Found, Wanted},
     input::Input,
     key,
-    lines::{date_time, since_1970},
+    lines::{clock_time, date_time, since_1970},
     options::{ReadOptions, assumed, only_unit},
     psrecord::excerpt,
     reader::{LineParser, Parsed},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Sample,
-    units::{SizeUnit, time_unit},
+    units::{self, SizeUnit, time_unit, unit_bytes},
 };
 
 /// What a column holds. Units are `None` as long as nobody says them.
@@ -63,7 +63,7 @@ impl Csv {
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
         if names.len() < 2
-            || names.iter().any(|name| name.parse::<f64>().is_ok() || name.starts_with(['{', '[']))
+            || names.iter().any(|name| name.starts_with(|c: char| c.is_ascii_digit() || "{[+-.".contains(c)))
         {
             return None;
         }
@@ -118,10 +118,11 @@ impl Csv {
             let fields = split(line, self.separator);
             let cell =
                 |at: Option<usize>| fields.get(at?)?.parse::<f64>().ok().filter(|cell| cell.is_finite());
+            let bare = |field: &String| size(field, self.separator).filter(|(_, unit)| unit.is_none());
             // The order is that of the time, or of the step where there is no time.
-            let dated = || time.and_then(|at| date_time(fields.get(at)?));
+            let dated = || time.and_then(|at| moment(fields.get(at)?));
             let place = if time.is_some() { cell(time).or_else(dated) } else { cell(step) };
-            (cell(Some(memory)), place)
+            (fields.get(memory).and_then(bare).map(|(number, _)| number), place)
         })
         .map_err(io_error)?;
         self.settle_size(memory, &survey, options).map_err(|largest| TraceError::NoUnit {
@@ -181,6 +182,12 @@ impl Csv {
                 self.notes.push(format!(
                     "Column '{name}' has no unit: it was taken for milliseconds (--time-unit says another)."
                 ));
+            } else if let Some(seconds) = survey.odd_interval() {
+                let name = &self.names[time];
+                self.notes.push(format!(
+                    "Column '{name}' has no unit: it was taken for seconds, with {seconds:.0} between two rows \
+                     (--time-unit says another)."
+                ));
             }
         }
     }
@@ -220,6 +227,10 @@ fn take_only(columns: &mut [Column], wanted: usize, names: &[String]) {
 
 impl Column {
     fn named(name: &str) -> Self {
+        // Names of `nvidia-smi --query-gpu`: a process's memory is never written so.
+        if ["memory.used [", "memory.free [", "memory.total ["].iter().any(|start| name.starts_with(start)) {
+            return Self::Ignored;
+        }
         let words = key::words(name);
         let Some((last, stem)) = words.split_last() else { return Self::Ignored };
         let all = words.join("_");
@@ -309,7 +320,7 @@ impl LineParser for Csv {
         let mut sample = Sample::default();
         for ((field, column), name) in fields.iter().zip(&self.columns).zip(&self.names) {
             if *column != Column::Ignored && !is_missing(field) {
-                fill_in(&mut sample, *column, field).ok_or_else(|| {
+                fill_in(&mut sample, *column, field, self.separator).ok_or_else(|| {
                     format!(
                         "column '{name}': expected a number that is not negative, found '{}'",
                         excerpt(field)
@@ -337,15 +348,37 @@ fn is_missing(field: &str) -> bool {
     ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
+/// A date with its time, or a time alone.
+fn moment(field: &str) -> Option<f64> {
+    date_time(field).or_else(|| clock_time(field))
+}
+
+/// A number of memory with the unit that stands behind it, if one does: `5552`, `5,552`, `5552 MB`, and `5552,5` where commas do
+/// not part columns. There, `5,552` may be either number and is neither.
+fn size(field: &str, separator: char) -> Option<(f64, Option<f64>)> {
+    let plain = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    if let Some(number) = plain(field) {
+        return Some((number, None));
+    }
+    let digits = field.find(|c: char| c.is_alphabetic()).unwrap_or(field.len());
+    let (digits, unit) = (field[..digits].trim_end(), &field[digits..]);
+    let unit = if unit.is_empty() { None } else { Some(unit_bytes(unit)? as f64) };
+    let decimal = separator != ',';
+    let either = decimal && digits.rsplit_once(',').is_some_and(|(_, part)| part.len() == 3);
+    let number = units::number(digits, decimal)
+        .filter(|_| !either && digits.starts_with(|c: char| c.is_ascii_digit()))?;
+    Some((number, unit))
+}
+
 /// Puts one cell where it belongs; `None` when it cannot be read.
-fn fill_in(sample: &mut Sample, column: Column, field: &str) -> Option<()> {
+fn fill_in(sample: &mut Sample, column: Column, field: &str, separator: char) -> Option<()> {
     let number = || field.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
     match column {
         Column::Ignored => {}
         Column::Time(unit) => {
             sample.t = match field.parse::<f64>() {
                 Ok(number) if number.is_finite() => since_1970(number * unit.unwrap_or(1.0)),
-                _ => date_time(field)?,
+                _ => moment(field)?,
             }
         }
         Column::Step => sample.step = Some(number()? as u64),
@@ -353,7 +386,8 @@ fn fill_in(sample: &mut Sample, column: Column, field: &str) -> Option<()> {
         Column::Procs => sample.procs = Some(number()? as u32),
         Column::Threads => sample.threads = Some(number()? as u32),
         Column::Size(kind, unit) => {
-            let bytes = (number()? * unit.unwrap_or(1.0)) as u64;
+            let (number, written) = size(field, separator)?;
+            let bytes = (number * written.or(unit).unwrap_or(1.0)) as u64;
             match kind {
                 SizeColumn::Rss => sample.rss = bytes,
                 SizeColumn::Anon => sample.anon = bytes,

@@ -41,6 +41,8 @@ pub(super) struct Wanted<'a> {
 struct Token<'a> {
     digits: &'a str,
     negative: bool,
+    /// A plus before it: by so much something grew.
+    is_difference: bool,
     /// The unit behind it, in bytes.
     unit: Option<f64>,
     /// A percentage, or a rate such as `MB/s`.
@@ -63,10 +65,18 @@ pub(super) fn find(line: &str, wanted: Wanted<'_>) -> Vec<Found> {
         let words = key::words(before);
         let subject = match wanted.key {
             Some(key) => names(before, key).then_some(Subject::Process),
-            None if named_after => token.unit.and_then(|_| key::subject(&key::words(after.text))),
+            None if named_after => {
+                // `freed 100 MB of RAM`: the words before it must not take it back.
+                let is_used = token.unit.is_some() && !key::is_other(&words);
+                is_used.then(|| key::subject(&key::words(after.text))).flatten()
+            }
             None => key::subject(&words).filter(|_| !after.ends_clause || !says_otherwise(after.text)),
         };
         let subject = subject.filter(|subject| *subject != Subject::Unsaid || !beside_device)?;
+        let is_counter = wanted.key.is_none() && is_counter(line, token);
+        if token.is_difference || is_counter || is_in_row(line, &tokens, index) {
+            return None;
+        }
         let found = value(token, key::unit(&words).or(wanted.unit), subject)?;
         let text = || excerpt(&line[token.span.start - before.len()..]);
         Some(found.unwrap_or_else(|| {
@@ -89,12 +99,48 @@ fn is_beside_device(line: &str, tokens: &[Token<'_>]) -> bool {
     speaks && !has_its_own()
 }
 
+/// Whether numbers follow one another without a word: a row of a table such as `free` prints, whose header tells them apart, or
+/// digits in groups (`5 552 MB`).
+fn is_in_row(line: &str, tokens: &[Token<'_>], index: usize) -> bool {
+    let (token, Some(next)) = (&tokens[index], tokens.get(index + 1)) else { return false };
+    let between = &line[token.span.end..next.span.start];
+    let alike = token.unit.is_none() || next.unit.is_some();
+    alike && !next.is_rate && between.chars().all(|c| c.is_whitespace() || c == '\'')
+}
+
+/// Whether a number counts or names something else: `step 10`, `process 1234`.
+fn is_counter(line: &str, token: &Token<'_>) -> bool {
+    const COUNTED: [&str; 13] = [
+        "step",
+        "steps",
+        "epoch",
+        "iter",
+        "iteration",
+        "batch",
+        "process",
+        "pid",
+        "rank",
+        "worker",
+        "node",
+        "id",
+        "line",
+    ];
+    let before = line[..token.span.start].trim_end_matches([' ', '=', ':', '#', '[', '(']);
+    let word = before.rsplit(|c: char| !c.is_alphabetic()).next().unwrap_or_default().to_lowercase();
+    token.unit.is_none() && COUNTED.contains(&word.as_str())
+}
+
 /// Whether a line names what it counted after the numbers: it shows at the first number with a unit.
 fn names_follow(line: &str, tokens: &[Token<'_>]) -> bool {
     let Some(first) = tokens.iter().position(|token| token.unit.is_some()) else { return false };
-    let after = key::words(after(line, tokens, first).text);
-    let after_says = key::speaks_of_memory(&after) || after.first().is_some_and(|word| key::is_state(word));
-    after_says && !key::speaks_of_memory(&key::words(before(line, tokens, first)))
+    let (before, after) = (key::words(before(line, tokens, first)), after(line, tokens, first).text);
+    // `VRAM: 12 GB RAM: 5 GB`: what ends so names the next number.
+    let names_next = after.trim_end().ends_with([':', '=']);
+    let after = key::words(after);
+    let after_says = key::speaks_of_memory(&after)
+        || after.first().is_some_and(|word| key::is_state(word) || key::is_gpu(word));
+    let before_says = key::speaks_of_memory(&before) || before.iter().any(|word| key::is_gpu(word));
+    after_says && !names_next && !before_says
 }
 
 /// The size of a number with the unit that stands behind it or in its name; `Some(None)` if it should be one
@@ -134,12 +180,14 @@ fn tokens(line: &str) -> Vec<Token<'_>> {
         }
         let signed = line[..digits.start()].strip_suffix('-');
         let negative = signed.is_some_and(|rest| !rest.ends_with(char::is_alphanumeric));
+        let is_difference = line[..digits.start()].ends_with('+');
         // `5 m` are minutes, `5m` in a name of memory is a size.
         let letter_apart = |unit: &regex::Match<'_>| unit.len() == 1 && unit.start() > digits.end();
         let unit = found.name("unit").filter(|unit| !letter_apart(unit)).or_else(|| found.name("whole"));
         Some(Token {
             digits: digits.as_str(),
             negative,
+            is_difference,
             unit: unit.and_then(|unit| unit_bytes(unit.as_str())).map(|bytes| bytes as f64),
             is_rate: found.name("rate").is_some(),
             span: digits.start()..found.get(0)?.end(),
@@ -153,10 +201,26 @@ const CLAUSE: [char; 5] = [',', ';', '|', '{', '}'];
 
 /// The words between the last number or clause and this one.
 fn before<'a>(line: &'a str, tokens: &[Token<'_>], index: usize) -> &'a str {
-    let from = index.checked_sub(1).map_or(0, |before| tokens[before].span.end);
+    let mut first = index;
+    while let Some(at) = first.checked_sub(1) {
+        let between = line[tokens[at].span.end..tokens[first].span.start].trim();
+        // `RAM: 45.2% (28.9 GB)`, `Memory at step 10: 5552 MB`: the name stands before both numbers.
+        let same_name = (tokens[at].is_rate && between == "(")
+            || ([":", "=", "-", "):", "is", "was"].contains(&between) && is_counter(line, &tokens[at]));
+        if !same_name {
+            break;
+        }
+        first = at;
+    }
+    let from = first.checked_sub(1).map_or(0, |before| tokens[before].span.end);
     let text = &line[from..tokens[index].span.start];
     let text = text.rsplit(CLAUSE).next().unwrap_or_default();
-    text.rsplit(". ").next().unwrap_or_default()
+    let text = text.rsplit(". ").next().unwrap_or_default();
+    // `[utils.py:782:see_memory_usage] MA 0.8 GB`: a bracket that closes here says who wrote the line.
+    match text.find(']') {
+        Some(end) if !text[..end].contains('[') => &text[end + 1..],
+        _ => text,
+    }
 }
 
 /// What follows a number.
@@ -233,6 +297,13 @@ mod tests {
             ("CPU Virtual Memory:  used = 93.11 GB, percent = 5.0%", 93_110_000_000),
             ("GPU memory: 9.1 GB | RAM: 1.5 GiB", gib(1.5)),
             ("mem: 5.4GB gpu: 12GB", 5_400_000_000),
+            ("VRAM: 12.3GB RAM: 5.5GB", 5_500_000_000),
+            ("GPU: 12.3GB RAM: 5.5GB", 5_500_000_000),
+            ("12000MB VRAM, 5552MB RAM", 5_552_000_000),
+            ("RAM usage: 45.2% (28.9 GB / 64 GB)", 28_900_000_000),
+            ("Memory at step 10: 5552 MB", 5_552_000_000),
+            ("[rank0]: memory of process 1234: 5.5 GB", 5_500_000_000),
+            ("Process memory: 5552 MB (+12 MB since last)", 5_552_000_000),
             (r#"{"system.proc.memory.rssMB": 5552.5, "system.memory_percent": 8.1}"#, 5_552_500_000),
         ];
         let wrong = cases.into_iter().filter(|(line, expected)| bytes(line) != Some(*expected));
@@ -262,6 +333,14 @@ mod tests {
             "{'loss': '0.29', 'memory(GiB)': '14.3', 'train_speed(s/it)': '42.51'}",
             "{'loss': 0.1, 'memory/max_mem_active(gib)': 14.56, 'memory/device_mem_reserved(gib)': 14.6}",
             "  init_mem_cpu_alloc_delta   =     1324MB",
+            "[2024-07-24 02:13:16,632] [INFO] [utils.py:782:see_memory_usage] MA 0.81 GB         Max_MA 0.81 GB         CA 0.88 GB",
+            "Mem:            62Gi        29Gi        19Gi       100Mi        13Gi        32Gi",
+            "RAM: 5 552 MB",
+            "memory: +120.5 MB",
+            "freed 100 MB of RAM",
+            "Detected 64.0 GB RAM, 8 CPUs",
+            "RAM size 64 GB",
+            "RssAnon:\t 5000000 kB",
             "RAM: 85%",
             "memory bandwidth 5552 MB/s",
             "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.69 GiB of \
@@ -281,6 +360,16 @@ mod tests {
         assert!(matches!(&found("RAM: 1.2.3 MB")[..], [Found::Bad(what)] if what.contains("RAM: 1.2.3 MB")));
         assert!(matches!(found("RSS: -5 MB")[..], [Found::Bad(_)]));
         assert_eq!(found("RAM: 5552"), [Found::Bare(Subject::Ram, 5552.0)]);
+        for line in [
+            "Out of memory: Killed process 1234 (python)",
+            "memory of process 1234",
+            "Mem: 64215 30000 20000",
+        ] {
+            assert!(
+                found(line).iter().all(|found| *found == Found::Bare(Subject::Unsaid, 20000.0)),
+                "{line}"
+            );
+        }
         let psutil = "pmem(rss=1000000000, vms=2000000000, shared=19935232)";
         assert_eq!(found(psutil), [Found::Bare(Subject::Process, 1e9)]);
         let in_megabytes = Wanted { unit: Some(1e6), key: None };

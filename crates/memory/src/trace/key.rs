@@ -15,6 +15,10 @@ pub(super) enum Subject {
     Unsaid,
     /// Not a device's: `RAM`, `CPU memory`.
     Ram,
+    /// What nobody shares with the process: `uss`.
+    Unique,
+    /// With its share of what others have, too: `pss`.
+    Proportional,
     /// The process's: `rss`, `process memory`.
     Process,
 }
@@ -49,17 +53,17 @@ pub(super) const DEVICE: [&str; 16] = [
 /// Words that make it an amount other than what is in use now, by what they say instead.
 const OTHER: [&str; 6] = [
     // What is not used.
-    "free available avail left remaining headroom limit cap capacity budget quota threshold installed",
+    "free available avail left remaining headroom limit cap capacity budget quota threshold installed detected",
     // What was once used.
     "max maximum peak peaked highest hwm min minimum lowest mean average avg std",
     // What lies elsewhere, or is shared.
     "swap swapped disk mapped vms vsz vmsize shared shmem shm cache cached buffer buffers pinned inactive",
     // Differences and shares.
-    "delta diff difference change increase increased growth grew grown leak leaked freed released saved percent percentage pct ratio per",
+    "delta diff difference change increase increased growth grew grown leak leaked freed released reclaimed collected saved percent percentage pct ratio per",
     // What somebody wants, expects or failed to get.
-    "required requires needed needs estimated estimate expected error allocate",
+    "required requires needed needs estimated estimate expected error allocate out killed oom",
     // A part.
-    "model weights optimizer activations gradients footprint",
+    "model dataset weights optimizer activations gradients footprint anon anonymous file files clean dirty",
 ];
 /// Words between a name and its number that carry no meaning of their own; more of them and it is a sentence.
 const MOST_WORDS_AFTER: usize = 4;
@@ -96,19 +100,25 @@ pub(super) fn subject(words: &[String]) -> Option<Subject> {
     let last = words.iter().rposition(|word| MEMORY.contains(&word.as_str()))?;
     let is_used = has(&["used", "usage", "use"]);
     let process = has(&PROCESS);
-    let other = |word: &String| OTHER.iter().any(|list| list.split(' ').any(|other| other == word));
-    let refused = words.iter().any(other)
+    let refused = is_other(words)
         || has(&DEVICE)
-        || (has(&["total"]) && !process)
+        || (has(&["total", "size"]) && !process)
         || (has(&["virtual"]) && !is_used)
         || words.len() - last > MOST_WORDS_AFTER + 1;
     match () {
         () if refused => None,
+        () if has(&["uss"]) => Some(Subject::Unique),
+        () if has(&["pss"]) => Some(Subject::Proportional),
         () if process => Some(Subject::Process),
         () if has(&MACHINE) => Some(Subject::Machine),
         () if has(&MAIN) => Some(Subject::Ram),
         () => Some(Subject::Unsaid),
     }
+}
+
+/// Whether words make an amount another than what is in use now.
+pub(super) fn is_other(words: &[String]) -> bool {
+    words.iter().any(|word| OTHER.iter().any(|list| list.split(' ').any(|other| other == word)))
 }
 
 /// Whether a word can only mean a GPU.
@@ -186,6 +196,8 @@ mod tests {
             "memory/device_mem_reserved(gib)",
             "memory percent",
             "system.proc.memory.availableMB",
+            "RssAnon",
+            "Pss_File",
             "train_mem_cpu_alloc_delta",
             "virtual memory",
             "loss",

@@ -105,7 +105,8 @@ pub(super) fn time_in_line(line: &str) -> Option<f64> {
         Regex::new(entry).expect("a constant pattern")
     });
     let date = DATE.find(line).and_then(|found| date_time(found.as_str()));
-    date.or_else(|| Some(since_1970(ENTRY.captures(line)?[1].parse().ok()?)))
+    let clock = || clock_time(line.trim_start_matches(['[', ' ']).get(..8)?);
+    date.or_else(clock).or_else(|| Some(since_1970(ENTRY.captures(line)?[1].parse().ok()?)))
 }
 
 /// Seconds since 1970 of `2025-11-15 19:20:00.5`, `2025-11-15T19:20:00` or `2025-11-15 19:20:00,500`, with or
@@ -136,6 +137,23 @@ pub(super) fn date_time(text: &str) -> Option<f64> {
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) as f64 + fraction)
 }
 
+/// Seconds of `10:00:05`, `0:00:12` or `10:00:05.5`, on some day after 1970: as those of dates they are counted from the first.
+pub(super) fn clock_time(text: &str) -> Option<f64> {
+    const SOME_DAY: f64 = 946_684_800.0;
+    let mut parts = text.trim().split(':');
+    let digits = |part: &str, most: usize| {
+        let fits = (1..=most).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        fits.then(|| part.parse::<f64>().ok()).flatten()
+    };
+    let (hours, minutes) = (digits(parts.next()?, 3)?, digits(parts.next()?, 2)?);
+    let last = parts.next()?;
+    let (whole, _) = last.split_once('.').unwrap_or((last, ""));
+    digits(whole, 2)?;
+    let seconds: f64 = last.parse().ok()?;
+    (parts.next().is_none() && minutes < 60.0 && seconds < 61.0)
+        .then_some(SOME_DAY + hours * 3600.0 + minutes * 60.0 + seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +180,11 @@ mod tests {
             r#"{"timestamp": 1748772000, "rss": 1}"#,
             r#"{"time": 1748772000000}"#,
         ];
+        assert_eq!(time_in_line("[10:00:05] RAM: 5552 MB"), Some(946_720_805.0));
+        assert_eq!(clock_time("0:00:12.5"), Some(946_684_812.5));
+        for text in ["10:00", "1:2:3:4", "10:61:00", "00:12<01:30", "12:34:5x"] {
+            assert_eq!(clock_time(text), None, "{text}");
+        }
         for line in lines {
             assert_eq!(time_in_line(line), Some(1_748_772_000.0), "{line}");
         }

@@ -23,11 +23,10 @@ pub(super) struct Survey {
     /// The largest number in the column with memory.
     pub(super) largest: Option<f64>,
     rows: u64,
-    first: f64,
     last: f64,
     lowest: f64,
     highest: f64,
-    /// How often the place falls, and how often to above where the file began.
+    /// How often the place falls, and how often to above the lowest before: a run that begins again does not.
     falls: u64,
     falls_inside: u64,
     is_whole: bool,
@@ -69,11 +68,11 @@ impl Survey {
         }
         let Some(place) = place else { return };
         if self.rows == 0 {
-            (self.first, self.last, self.lowest, self.highest) = (place, place, place, place);
+            (self.last, self.lowest, self.highest) = (place, place, place);
         }
         self.rows += 1;
         self.falls += u64::from(place < self.last);
-        self.falls_inside += u64::from(place < self.last && place > self.first);
+        self.falls_inside += u64::from(place < self.last && place > self.lowest);
         self.last = place;
         (self.lowest, self.highest) = (self.lowest.min(place), self.highest.max(place));
         self.is_whole &= place.fract() == 0.0;
@@ -87,6 +86,14 @@ impl Survey {
         let is_relative = self.highest < SINCE_1970;
         let interval = (self.highest - self.lowest) / self.rows.saturating_sub(1).max(1) as f64;
         is_relative && self.rows > 2 && interval > LONGEST_INTERVAL && self.is_whole && !self.is_minutes
+    }
+
+    /// Seconds between two rows, where so many and so round a number may well be milliseconds.
+    pub(super) fn odd_interval(&self) -> Option<f64> {
+        const USUAL: f64 = 30.0;
+        let interval = (self.highest - self.lowest) / self.rows.saturating_sub(1).max(1) as f64;
+        let is_odd = self.highest < SINCE_1970 && self.is_whole && !self.is_minutes && interval > USUAL;
+        is_odd.then_some(interval)
     }
 
     /// Rows that fall back once in a while were written by runs that began again; rows that fall back often

@@ -105,7 +105,7 @@ impl Survey {
     /// often is a GPU's.
     fn choose(&self) -> Option<Kind> {
         let usable = |(kind, (_, largest)): &(&Kind, &(u64, f64))| {
-            kind.has_unit || (kind.subject > Subject::Unsaid && only_unit(*largest).is_some())
+            kind.has_unit || (kind.subject != Subject::Unsaid && only_unit(*largest).is_some())
         };
         let most = self.kinds.iter().filter(usable).map(|(_, (count, _))| *count).max()?;
         self.kinds
@@ -182,6 +182,10 @@ impl TextLog {
         if kind.subject == Subject::Machine {
             self.notes.push("The log tells the memory of the whole machine, not of one process.".into());
         }
+        if kind.subject == Subject::Unsaid {
+            self.notes
+                .push("The log does not say whose memory it tells: it was taken for the process's.".into());
+        }
         let other: u64 = survey
             .kinds
             .iter()
@@ -191,7 +195,7 @@ impl TextLog {
         if other > 0 {
             let figures = if other == 1 { "1 line".to_owned() } else { format!("{other} lines") };
             let whose = match kind.subject {
-                Subject::Process => "the process's memory was read",
+                Subject::Process | Subject::Proportional | Subject::Unique => "the process's memory was read",
                 Subject::Ram => "main memory was read",
                 Subject::Unsaid | Subject::Machine => "the most frequent kind was read",
             };

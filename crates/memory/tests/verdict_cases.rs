@@ -59,6 +59,23 @@ fn a_leak_behind_a_climb_of_any_shape_is_not_called_calm() {
     }
 }
 
+/// By the clock, growth in the first seconds is start-up, and not what the verdict is about.
+#[test]
+fn a_leak_behind_a_start_up_is_not_called_steady() {
+    for seed in 0..8 {
+        let mut random = Random::new(seed);
+        let mut analyst = Analyst::new(RunFacts::default());
+        for second in 0..150 {
+            let t = f64::from(second);
+            let value = 5e9 + 1.3e9 * (t / 6.0).min(1.0) + 2.2e6 * t + 6e6 * random.normal();
+            analyst.push(&families::split(t, None, None, value));
+        }
+        let found = analyst.assessment();
+        assert!([Verdict::Leak, Verdict::Undecided].contains(&found.verdict), "seed {seed}: {found:#?}");
+        assert!(!says(&found, "too little to be called growth"), "{found:#?}");
+    }
+}
+
 #[test]
 fn memory_that_fell_and_came_back_to_where_it_was_is_no_leak() {
     for seed in 0..8 {

@@ -116,9 +116,9 @@ impl Outlook {
 
     /// What becomes of growth that has ended if `later` is the outlook of what came after it.
     pub fn followed_by(&self, later: &Self) -> Self {
-        let (ended, still) = (self.warm_up + self.fill, later.bounded());
+        let (ended, still) = (self.bounded(), later.bounded());
         Self {
-            steady: self.steady,
+            steady: self.steady * still,
             warm_up: self.warm_up * still,
             fill: self.fill * still,
             leak: self.leak + ended * later.leak,

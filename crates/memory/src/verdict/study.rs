@@ -193,6 +193,8 @@ impl<'a> Study<'a> {
         let part: fn(&Outlook) -> f64 = match self.verdict {
             Verdict::WarmUp => |outlook| outlook.warm_up,
             Verdict::Fill => |outlook| outlook.fill,
+            // By the clock, growth at the very beginning was start-up.
+            Verdict::Steady if self.weighed[0].fit.rise() > self.material() => |outlook| outlook.steady,
             _ => return None,
         };
         let fit = self.explanation(part);

@@ -165,7 +165,8 @@ fn drift(study: &Study) -> String {
     /// Standard errors from which on a drift shows.
     const SHOWS: f64 = 6.0;
     let rise = study.weighed[0].fit.rise();
-    if rise < (SHOWS * study.situation.error).max(study.curve.noise) {
+    let is_start_up = rise > study.material();
+    if is_start_up || rise < (SHOWS * study.situation.error).max(study.curve.noise) {
         return String::new();
     }
     format!("; it drifted up by {}, which is too little to be called growth", size(rise))

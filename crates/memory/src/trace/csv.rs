@@ -353,8 +353,8 @@ fn moment(field: &str) -> Option<f64> {
     date_time(field).or_else(|| clock_time(field))
 }
 
-/// A number of memory with the unit that stands behind it, if one does: `5552`, `5,552`, `5552 MB`, and `5552,5` where commas do
-/// not part columns. There, `5,552` may be either number and is neither.
+/// A number of memory with the unit that stands behind it, if one does: `5552`, `5,552`, `5552 MB`, and
+/// `5552,5` where commas do not part columns. There, `5,552` may be either number and is neither.
 fn size(field: &str, separator: char) -> Option<(f64, Option<f64>)> {
     let plain = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     if let Some(number) = plain(field) {

@@ -99,8 +99,8 @@ fn is_beside_device(line: &str, tokens: &[Token<'_>]) -> bool {
     speaks && !has_its_own()
 }
 
-/// Whether numbers follow one another without a word: a row of a table such as `free` prints, whose header tells them apart, or
-/// digits in groups (`5 552 MB`).
+/// Whether numbers follow one another without a word: a row of a table such as `free` prints, whose header
+/// tells them apart, or digits in groups (`5 552 MB`).
 fn is_in_row(line: &str, tokens: &[Token<'_>], index: usize) -> bool {
     let (token, Some(next)) = (&tokens[index], tokens.get(index + 1)) else { return false };
     let between = &line[token.span.end..next.span.start];

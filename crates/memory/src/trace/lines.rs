@@ -137,7 +137,8 @@ pub(super) fn date_time(text: &str) -> Option<f64> {
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) as f64 + fraction)
 }
 
-/// Seconds of `10:00:05`, `0:00:12` or `10:00:05.5`, on some day after 1970: as those of dates they are counted from the first.
+/// Seconds of `10:00:05`, `0:00:12` or `10:00:05.5`, on some day after 1970: as those of dates they are
+/// counted from the first.
 pub(super) fn clock_time(text: &str) -> Option<f64> {
     const SOME_DAY: f64 = 946_684_800.0;
     let mut parts = text.trim().split(':');

@@ -171,6 +171,7 @@ impl Analyst {
     fn nothing_yet(&self) -> Assessment {
         let (series, _) = self.judged();
         let samples = words::counted(series.readings(), "sample");
+        let show = if series.readings() == 1 { "shows" } else { "show" };
         Assessment {
             verdict: Verdict::Undecided,
             meaning: "there is no curve yet",
@@ -185,7 +186,7 @@ impl Analyst {
             endings: Vec::new(),
             decidable_at_step: None,
             mechanism: None,
-            evidence: std::iter::once(format!("{samples} at one place on the axis show no curve yet."))
+            evidence: std::iter::once(format!("{samples} at one place on the axis {show} no curve yet."))
                 .chain(self.incidents())
                 .collect(),
             advice: vec!["Watch for longer.".to_owned()],

@@ -135,7 +135,7 @@ impl Outlook {
 
 /// What `fit` means for the ending.
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
-    let slight = thresholds(curve, 1.0, situation).0;
+    let (slight, material) = thresholds(curve, 1.0, situation);
     let real = |rise: f64, share: f64| real(rise, share, curve, situation);
     let [_, b, c] = fit.coefficients;
     let meant = match fit.shape {
@@ -148,7 +148,7 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             let over = OVER * tau;
             let on = match c {
                 _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
-                _ if b < 0.0 && fit.rise() < slight => WARM_UP_OR_LEAK,
+                _ if b < 0.0 && fit.rise() < material => WARM_UP_OR_LEAK,
                 _ if b < 0.0 => endless(situation, tau, 1.0),
                 // The last of a warm-up bends too little to be told from a line.
                 _ if situation.share < 1.0 && c < STOPPED * (b + c) => WARM_UP_OR_LEAK,
@@ -174,7 +174,7 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             let (before, after) = (b * knee, c * (1.0 - knee));
             let on = if situation.forgiving && c < STOPPED * b && after < STOPPED_GROWTH * before {
                 stopped_at(knee, b, curve, situation)
-            } else if before < -slight && fit.rise() < slight {
+            } else if before < -slight && fit.rise() < material {
                 // It has only come back to where it was.
                 WARM_UP_OR_LEAK
             } else if before < slight {
@@ -264,8 +264,8 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     }
 }
 
-/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the next, once enough of
-/// that was seen: where rows are dealt anew it slows down by about the same part once more.
+/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the next,
+/// once enough of that was seen: where rows are dealt anew it slows down by about the same part once more.
 fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Option<bool> {
     /// Epochs of which the later rate is read.
     const SEEN: f64 = 0.5;

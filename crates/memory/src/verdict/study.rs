@@ -201,7 +201,7 @@ impl<'a> Study<'a> {
         let end = large_growth_end(fit, self);
         /// Standard deviations of the noise that a good explanation stays within.
         const GOOD: f64 = 2.0;
-        // Where nothing is forgiven, what explains the growth well explains the rest of the curve too, or strays from it.
+        // Where nothing is forgiven, what explains the growth well explains the rest too, or strays from it.
         let hides = self.situation.forgiving
             || self.situation.scatter > GOOD * self.curve.noise
             || matches!(fit.shape, Shape::Stairs(_))

@@ -101,8 +101,8 @@ fn leak_in_heavy_noise(seed: u64) -> Made {
     setting.made("leak in heavy noise", samples, &[L, U])
 }
 
-/// Two to six hundredths of the level are added after a warm-up that is no exponential, in noise that may resemble its
-/// neighbours.
+/// Two to six hundredths of the level are added after a warm-up that is no exponential, in noise whose
+/// neighbours may resemble each other.
 fn leak_behind_any_warm_up(seed: u64) -> Made {
     let mut setting = large(seed, (120.0, 700.0));
     let (level, steps) = (setting.level, setting.steps as f64);

@@ -80,7 +80,7 @@ pub(super) fn check(config: &RunConfig, base: &Path) -> Result<(), OutputError> 
     if let Some(adapter) = &config.lora.adapter {
         apart(output, adapter, "the adapter to start from", OVERWRITES, |_| true)?;
     }
-    let mut rows = vec![config.dataset.as_str()];
+    let mut rows: Vec<&str> = config.portions.iter().map(|portion| portion.dataset.as_str()).collect();
     if let EvalRows::Dataset { name, .. } = &config.eval_rows {
         rows.push(name);
     }
@@ -167,6 +167,7 @@ mod tests {
             base_model: Some(path("base")),
             dataset: Some(path("rows")),
             output_dir: Some(top.join(output)),
+            add_dataset: Some(vec![path("more")]),
             method: Some(method),
             ..TrainOptions::default()
         };
@@ -176,7 +177,7 @@ mod tests {
 
     fn folder(files: &[&str]) -> tempfile::TempDir {
         let top = tempfile::tempdir().unwrap();
-        for name in ["base/model.safetensors", "rows/train.jsonl"].iter().chain(files) {
+        for name in ["base/model.safetensors", "rows/train.jsonl", "more/train.jsonl"].iter().chain(files) {
             fs::create_dir_all(top.path().join(name).parent().unwrap()).unwrap();
             fs::write(top.path().join(name), "").unwrap();
         }
@@ -194,6 +195,7 @@ mod tests {
             ("", "holds the base model"),
             ("rows", "is the folder of the rows"),
             ("rows/out", "is inside the folder of the rows"),
+            ("more/out", "is inside the folder of the rows"),
         ] {
             for method in [Method::Lora, Method::Full] {
                 let error = check_in(top.path(), output, method).unwrap_err();

@@ -68,6 +68,25 @@ pub fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The folder that a link leads to; any other path as it is.
+pub fn without_link(path: &Path) -> PathBuf {
+    match path.is_symlink() {
+        true => path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        false => path.to_owned(),
+    }
+}
+
+/// Why no other folder can be renamed to an empty one, if that is so.
+pub fn fixed(path: &Path) -> Option<&'static str> {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    let own = identity(&resolved(path))?;
+    if identity(Path::new(".")) == Some(own) {
+        return Some("the folder that this runs in");
+    }
+    let above = identity(resolved(path).parent()?)?;
+    (above.0 != own.0).then_some("where a file system is mounted")
+}
+
 /// Whether there is nothing under this name, or an empty folder.
 pub fn is_free(path: &Path) -> io::Result<bool> {
     match fs::read_dir(path) {
@@ -101,6 +120,17 @@ mod tests {
             assert_eq!(of(apart), None, "{apart}");
         }
         assert_eq!(Overlap::of(&path("new"), &path("gone")), None);
+    }
+
+    #[test]
+    fn a_mount_and_the_folder_of_the_process_stay_where_they_are() {
+        assert_eq!(fixed(Path::new(".")), Some("the folder that this runs in"));
+        assert_eq!(fixed(Path::new("/proc")), Some("where a file system is mounted"));
+        let top = tempfile::tempdir().unwrap();
+        assert_eq!(fixed(top.path()), None);
+        assert_eq!(fixed(&top.path().join("new")), None);
+        symlink(top.path(), top.path().join("link")).unwrap();
+        assert_eq!(without_link(&top.path().join("link")), top.path().canonicalize().unwrap());
     }
 
     #[test]

@@ -86,6 +86,14 @@ pub enum MergeError {
     /// There is something in the way.
     #[error("--output {} is there already and is not an empty folder: choose another one", .0.display())]
     Exists(PathBuf),
+    /// It is an empty folder that no other can take the place of.
+    #[error("--output {} is {why}: choose a folder inside it", output.display())]
+    Fixed {
+        /// The folder.
+        output: PathBuf,
+        /// What keeps it.
+        why: &'static str,
+    },
     /// The result would lie in what it is made from.
     #[error("--output {} {} {what} ({}): choose a folder elsewhere", output.display(), overlap.words(), source_folder.display())]
     Overlap {
@@ -155,6 +163,7 @@ pub fn merge(
     mut progress: impl FnMut(f64),
 ) -> Result<Merged, MergeError> {
     check_output(base, adapter_dir, output)?;
+    let output = &folders::without_link(output);
     let config = ModelConfig::read(base)?;
     let checkpoint = Checkpoint::open(base)?;
     checkpoint.check(&config)?;
@@ -182,7 +191,10 @@ fn check_output(base: &Path, adapter: &Path, output: &Path) -> Result<(), MergeE
         }
     }
     match folders::is_free(output).map_err(MergeError::io(output))? {
-        true => Ok(()),
+        true => match folders::fixed(output) {
+            None => Ok(()),
+            Some(why) => Err(MergeError::Fixed { output: output.to_owned(), why }),
+        },
         false => Err(MergeError::Exists(output.to_owned())),
     }
 }

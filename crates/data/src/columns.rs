@@ -27,6 +27,13 @@ const MEANINGS: [&str; 17] = [
     "text",
 ];
 
+/// Names that would mean the same as each other: where the user says which column is meant, the others are not.
+const RIVALS: [&[&str]; 3] = [
+    &["image", "images"],
+    &["prompt", "question", "text", "instruction", "messages", "conversations"],
+    &["completion", "response", "output", "answer", "answers", "messages", "conversations"],
+];
+
 /// Names of fields, and the columns that are read for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -96,9 +103,9 @@ impl Columns {
         self.0.iter().map(|(_, column)| column.as_str())
     }
 
-    /// Gives the fields of a row their meanings. A field whose name now means another column is left out: the user said
-    /// which one is meant.
-    pub(crate) fn rename(&self, row: &mut Value<'_>) -> Result<(), BadRow> {
+    /// Gives the fields of a row their meanings. Fields that would mean the same are left out, since the user said which
+    /// one is meant; the names of those that say something are returned.
+    pub(crate) fn rename(&self, row: &mut Value<'_>) -> Result<Vec<String>, BadRow> {
         let missing = self.0.iter().find(|(_, column)| match row {
             Value::Map(fields) => !fields.iter().any(|(key, _)| key == column),
             _ => true,
@@ -106,17 +113,28 @@ impl Columns {
         if let Some((_, column)) = missing {
             return Err(BadRow::NoColumn { column: column.clone(), keys: shape::keys(row) });
         }
-        let Value::Map(fields) = row else { return Ok(()) };
-        fields.retain(|(key, _)| {
-            let is = |name: &str| key == name;
-            self.0.iter().any(|(_, column)| is(column)) || !self.0.iter().any(|(meaning, _)| is(meaning))
+        let Value::Map(fields) = row else { return Ok(Vec::new()) };
+        let mut left_out = Vec::new();
+        fields.retain(|(key, value)| {
+            let stays = self.sources().any(|column| column == key) || !self.stands_for(key);
+            if !stays && !value.is_blank() {
+                left_out.push(key.to_string());
+            }
+            stays
         });
         for (key, _) in fields {
             if let Some((meaning, _)) = self.0.iter().find(|(_, column)| key == column) {
                 *key = (*meaning).into();
             }
         }
-        Ok(())
+        Ok(left_out)
+    }
+
+    /// Whether the user named another column for what a field of this name would mean.
+    fn stands_for(&self, name: &str) -> bool {
+        let rivals =
+            |meaning: &str| RIVALS.iter().any(|names| names.contains(&meaning) && names.contains(&name));
+        self.0.iter().any(|(meaning, _)| *meaning == name || rivals(meaning))
     }
 }
 
@@ -136,8 +154,19 @@ mod tests {
         assert_eq!(renamed("image=photo, prompt=q,response=a", row).unwrap(), "image, prompt, response, id");
         let taken = r#"{"image": "thumbnail.png", "photo": "a.png"}"#;
         assert_eq!(renamed("image=photo", taken).unwrap(), "image", "the other image is not meant");
+        let rivals = r#"{"q": "What?", "text": "Q: What? A: A cat", "answer": "A cat", "messages": [1, 2], "answers": ["x"]}"#;
+        assert_eq!(renamed("prompt=q,response=answer", rivals).unwrap(), "prompt, response");
+        assert_eq!(renamed("prompt=q", r#"{"q": "What?", "answer": "A cat"}"#).unwrap(), "prompt, answer");
         let swapped = r#"{"prompt": "A cat", "response": "What?"}"#;
         assert_eq!(renamed("prompt=response,response=prompt", swapped).unwrap(), "response, prompt");
+    }
+
+    #[test]
+    fn what_is_left_out_is_named_unless_it_is_blank() {
+        let mut row =
+            Value::from_json(br#"{"q": "What?", "text": "x", "question": "", "answer": "y"}"#).unwrap();
+        let left_out = "prompt=q".parse::<Columns>().unwrap().rename(&mut row).unwrap();
+        assert_eq!(left_out, ["text"]);
     }
 
     #[test]

@@ -84,6 +84,16 @@ pub enum BadRow {
         /// The other one.
         second: &'static str,
     },
+    /// An image that no shape reads, in a row that has no other.
+    #[error(
+        "'{}' holds an image, and the row would be learned without it: say --columns image={}, or remove the field",
+        Shown(field),
+        Shown(field)
+    )]
+    UnreadImage {
+        /// The field that holds it.
+        field: String,
+    },
     /// Instructions in two places.
     #[error("'system' and a message of role system say different things: keep one of them")]
     TwoSystems,
@@ -245,6 +255,7 @@ impl BadRow {
             Self::Shape { .. } => "of no known shape",
             Self::Role(_) => "with an unknown role",
             Self::PartType(_) => "with a part that is neither text nor image",
+            Self::UnreadImage { field } => return format!("with an image that is not read: '{field}'"),
             Self::TwoSystems => "with two different system messages",
             Self::NoAnswer { .. } => "without an answer",
             Self::NoColumn { .. } => "without a column that --columns names",
@@ -315,6 +326,17 @@ pub enum DataError {
         /// What was looked for.
         wanted: String,
         /// The splits there are.
+        has: String,
+    },
+    /// Its README has several configurations, or not the one that is named.
+    #[error(
+        "{}: its README has the configurations {has}: choose one of them with --split NAME/train",
+        path.display()
+    )]
+    Config {
+        /// The dataset.
+        path: PathBuf,
+        /// Their names.
         has: String,
     },
     /// The dataset is empty.

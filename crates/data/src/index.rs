@@ -57,7 +57,10 @@ impl Index {
     /// is given, the index is kept there and never beside the data.
     pub fn open(path: &Path, folder: Option<&Path>, progress: &dyn Progress) -> Result<Self, DataError> {
         let data = File::open(path).map_err(DataError::io(path))?;
-        let stamp = Stamp::of(&data).map_err(DataError::io(path))?;
+        let (stamp, head) = Stamp::and_head(&data).map_err(DataError::io(path))?;
+        if let Some(fault) = scan::fault(&head) {
+            return Err(DataError::File { path: path.to_owned(), reason: fault.into() });
+        }
         let cached = cached_path(path, folder).map_err(DataError::io(path))?;
         let beside = folder.is_none().then(|| beside_path(path));
         let places: Vec<_> = beside.into_iter().chain(cached).collect();
@@ -123,15 +126,21 @@ impl Index {
 
 impl Stamp {
     fn of(data: &File) -> io::Result<Self> {
+        Self::and_head(data).map(|(stamp, _)| stamp)
+    }
+
+    /// The same, with what the data begins with.
+    fn and_head(data: &File) -> io::Result<(Self, Vec<u8>)> {
         let about = data.metadata()?;
         let size = about.len();
         let hashed = HASHED.min(size);
-        let mut end = vec![0; hashed as usize];
-        data.read_exact_at(&mut end, 0)?;
-        let (layout, head) = (Layout::of(&end), hash(&end));
+        let (mut head, mut end) = (vec![0; hashed as usize], vec![0; hashed as usize]);
+        data.read_exact_at(&mut head, 0)?;
         data.read_exact_at(&mut end, size - hashed)?;
         let time = (about.mtime() as u64).wrapping_mul(1_000_000_000).wrapping_add(about.mtime_nsec() as u64);
-        Ok(Self { layout, size, time, ends: head.rotate_left(1) ^ hash(&end) })
+        let stamp =
+            Self { layout: Layout::of(&head), size, time, ends: hash(&head).rotate_left(1) ^ hash(&end) };
+        Ok((stamp, head))
     }
 }
 

@@ -114,7 +114,7 @@ impl Serialize for Json {
 impl From<&Value<'_>> for Json {
     fn from(value: &Value<'_>) -> Self {
         match value {
-            Value::Null | Value::Unread => Self::Null,
+            Value::Null | Value::Unread { .. } => Self::Null,
             Value::Bool(truth) => Self::Bool(*truth),
             Value::Integer(number) => Self::Integer(*number),
             Value::Number(number) => Self::Number(*number),

@@ -29,6 +29,21 @@ impl Layout {
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
+/// What is wrong with a file as a whole, as far as its beginning tells.
+pub fn fault(head: &[u8]) -> Option<&'static str> {
+    if head.starts_with(b"\xFF\xFE") || head.starts_with(b"\xFE\xFF") {
+        return Some("it is UTF-16: save it as UTF-8");
+    }
+    let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
+    let (first, rest) = text.split_at(memchr::memchr(b'\n', text)?);
+    let is_cut = || serde_json::from_slice::<serde::de::IgnoredAny>(first).is_err_and(|error| error.is_eof());
+    // A line that was cut off is a bad row; what goes on in the next line is no row at all.
+    let goes_on = rest.trim_ascii_start().first().is_some_and(|byte| *byte != b'{');
+    (first.starts_with(b"{") && goes_on && is_cut()).then_some(
+        "its first object goes over several lines: write one row a line, or all rows as one array ([ ... ])",
+    )
+}
+
 /// Why a file could not be cut into rows.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
@@ -302,6 +317,19 @@ mod tests {
             assert!(matches!(rows(text, Layout::Array), Err(ScanError::CutOff)), "{text}");
         }
         assert!(matches!(rows("[1] x", Layout::Array), Err(ScanError::Trailing(4))));
+    }
+
+    #[test]
+    fn a_file_that_is_no_rows_at_all_is_told_by_its_beginning() {
+        for text in ["{\n  \"data\": [\n", "\u{feff}{\"data\": [\n  1]}", "{\n}\n"] {
+            assert!(fault(text.as_bytes()).is_some_and(|fault| fault.contains("several lines")), "{text}");
+        }
+        for text in ["{\"a\": 1}\n{", "{\"cut\": \n{\"a\": 1}", "[\n{}]", "{\"a\"", "", "x\ny"] {
+            assert_eq!(fault(text.as_bytes()), None, "{text}");
+        }
+        for text in [b"\xFF\xFE{\0\n\0", b"\xFE\xFF\0{\0\n"] {
+            assert_eq!(fault(text), Some("it is UTF-16: save it as UTF-8"));
+        }
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub struct Table {
     file: File,
     metadata: ArrowReaderMetadata,
     columns: ProjectionMask,
-    /// The names of the columns that are not read.
-    unread: Vec<String>,
+    /// The names of the columns that are not read, and whether they hold images.
+    unread: Vec<(String, bool)>,
     /// The first row of each row group, and the number of rows.
     starts: Vec<u64>,
     cursor: Option<Cursor>,
@@ -116,7 +116,8 @@ impl Table {
         let field = |(field, column): (&std::sync::Arc<arrow_schema::Field>, _)| {
             (Cow::Owned(field.name().clone()), value(column, 0))
         };
-        let unread = self.unread.iter().map(|name| (Cow::Borrowed(name.as_str()), Value::Unread));
+        let unread =
+            self.unread.iter().map(|(name, image)| (Cow::Borrowed(&**name), Value::Unread { image: *image }));
         Ok(Value::Map(fields.map(field).chain(unread).collect()))
     }
 
@@ -140,7 +141,7 @@ impl Table {
 
 /// The columns to read, which are those that shapes know or refuse and those that the user named, and the names of the
 /// others. Where there is none to read all are, so that the rows are still counted.
-fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<String>) {
+fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<(String, bool)>) {
     let fields = metadata.parquet_schema().root_schema().get_fields();
     let known = |name: &str| {
         shape::FIELDS.contains(&name)
@@ -151,8 +152,19 @@ fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask
     if roots.is_empty() {
         return (ProjectionMask::all(), Vec::new());
     }
-    let unread = others.into_iter().map(|i| fields[i].name().to_owned()).collect();
+    let unread =
+        others.into_iter().map(|i| (fields[i].name().to_owned(), holds_images(&fields[i]))).collect();
     (ProjectionMask::roots(metadata.parquet_schema(), roots), unread)
+}
+
+/// Whether a column is of the type that `datasets` gives images: their bytes beside their path.
+fn holds_images(column: &parquet::schema::types::Type) -> bool {
+    let names = |field: &parquet::schema::types::Type| match field.is_group() {
+        true => field.get_fields().iter().map(|field| field.name().to_owned()).collect(),
+        false => Vec::new(),
+    };
+    let has = |name: &str| names(column).iter().any(|field| field == name);
+    has("bytes") && has("path")
 }
 
 /// One value of a column.
@@ -188,7 +200,7 @@ fn value(array: &ArrayRef, row: usize) -> Value<'_> {
         DataType::Float32 => Value::Number(array.as_primitive::<Float32Type>().value(row).into()),
         DataType::Float64 => Value::Number(array.as_primitive::<Float64Type>().value(row)),
         // No shape has dates, decimals or maps.
-        _ => Value::Unread,
+        _ => Value::Unread { image: false },
     }
 }
 
@@ -221,5 +233,23 @@ fn list<O: OffsetSizeTrait>(array: &GenericListArray<O>, row: usize) -> Value<'_
             bytes(&values.as_primitive::<UInt8Type>().values()[span])
         }
         _ => Value::List(span.map(|i| value(values, i)).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::schema::parser::parse_message_type;
+
+    #[test]
+    fn columns_of_images_are_known_by_their_type() {
+        let message = "message rows {
+            optional group photo { optional binary bytes; optional binary path (UTF8); }
+            optional group answer { optional binary text (UTF8); }
+            optional binary note (UTF8);
+        }";
+        let rows = parse_message_type(message).unwrap();
+        let found: Vec<bool> = rows.get_fields().iter().map(|column| holds_images(column)).collect();
+        assert_eq!(found, [true, false, false]);
     }
 }

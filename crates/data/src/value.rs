@@ -30,7 +30,10 @@ pub enum Value<'a> {
     /// Named fields, in the order in which they were written.
     Map(Vec<(Cow<'a, str>, Value<'a>)>),
     /// A Parquet column that no shape has: it is there, and was not decoded.
-    Unread,
+    Unread {
+        /// Whether it holds images, as far as its type tells.
+        image: bool,
+    },
 }
 
 impl<'a> Value<'a> {
@@ -41,6 +44,25 @@ impl<'a> Value<'a> {
         let value = Seed { budget: &budget }.deserialize(&mut reader)?;
         reader.end()?;
         Ok(value)
+    }
+
+    /// Why a row's text is not JSON, in words for its writer. Where it stands in the file is said with the row's number.
+    pub fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
+        if let Err(error) = std::str::from_utf8(text) {
+            return format!("byte {} is not UTF-8: save the file as UTF-8", error.valid_up_to() + 1);
+        }
+        let one_line = !text.contains(&b'\n');
+        let column = error.column();
+        let rest = text.get(column.saturating_sub(1)..).filter(|_| one_line).unwrap_or_default();
+        if let Some(word) = ["NaN", "Infinity"].into_iter().find(|word| rest.starts_with(word.as_bytes())) {
+            return format!("{word} at column {column} is no number of JSON: write null");
+        }
+        let said = error.to_string();
+        match said.strip_suffix(&format!(" at line 1 column {column}")) {
+            Some(what) if one_line && error.is_eof() => format!("the line ends too early ({what})"),
+            Some(what) if one_line => format!("{what} at column {column}"),
+            _ => format!("{said} of the row"),
+        }
     }
 
     /// The field of that name, unless it is absent or null.
@@ -70,7 +92,7 @@ impl<'a> Value<'a> {
             Self::Bytes(_) => "bytes",
             Self::List(_) => "a list",
             Self::Map(_) => "an object",
-            Self::Unread => "a column of a type that is not read",
+            Self::Unread { .. } => "a column of a type that is not read",
         }
     }
 
@@ -82,7 +104,7 @@ impl<'a> Value<'a> {
             Self::Bytes(bytes) => bytes.is_empty(),
             Self::List(list) => list.iter().all(Self::is_blank),
             Self::Map(fields) => fields.iter().all(|(_, value)| value.is_blank()),
-            Self::Bool(_) | Self::Integer(_) | Self::Number(_) | Self::Unread => false,
+            Self::Bool(_) | Self::Integer(_) | Self::Number(_) | Self::Unread { .. } => false,
         }
     }
 }
@@ -173,8 +195,19 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let Value::Text(key) = key else { return Err(A::Error::custom("a field name that is no text")) };
             fields.push((key, map.next_value_seed(self)?));
         }
-        Ok(Value::Map(fields))
+        // Readers differ on which of the two counts.
+        match twice(&fields) {
+            Some(name) => Err(A::Error::custom(format!("the field {name:?} is there twice"))),
+            None => Ok(Value::Map(fields)),
+        }
     }
+}
+
+/// A name that two fields have.
+fn twice(fields: &[(Cow<'_, str>, Value<'_>)]) -> Option<String> {
+    let mut names: Vec<&str> = fields.iter().map(|(name, _)| &**name).collect();
+    names.sort_unstable();
+    names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].chars().take(40).collect())
 }
 
 #[cfg(test)]
@@ -214,6 +247,32 @@ mod tests {
         assert!(Value::from_json(deep.as_bytes()).unwrap_err().to_string().contains("recursion limit"));
         let photo = format!("[{}0]", "255,".repeat(MAX_VALUES as usize));
         assert!(matches!(Value::from_json(photo.as_bytes()), Ok(Value::Bytes(_))));
+    }
+
+    #[test]
+    fn why_a_row_is_not_json_is_said_by_its_cause() {
+        for (text, words) in [
+            (&b"{\"a\": \"Gr\xf6\xdfe\"}"[..], "byte 10 is not UTF-8: save the file as UTF-8"),
+            (b"{\"a\": NaN}", "NaN at column 7 is no number of JSON: write null"),
+            (b"{\"a\": -Infinity}", "Infinity at column 8 is no number of JSON: write null"),
+            (b"{\"a\": 1,}", "trailing comma at column 9"),
+            (b"{\"a\": [1", "the line ends too early (EOF while parsing a list)"),
+            (b"{\"a\": 1,\n\"b\": x}", "expected value at line 2 column 6 of the row"),
+            (b"{\"a\": 1, \"a\": 2}", "the field \"a\" is there twice at column 16"),
+        ] {
+            let error = Value::from_json(text).unwrap_err();
+            assert_eq!(Value::why_not_json(text, &error), words);
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_there_twice_is_named() {
+        for row in
+            [r#"{"answer": "cat", "id": 1, "answer": "dog"}"#, r#"{"a": [{"answer": 1, "answer": 1}]}"#]
+        {
+            let error = Value::from_json(row.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with(r#"the field "answer" is there twice"#), "{error}");
+        }
     }
 
     #[test]

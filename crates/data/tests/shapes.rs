@@ -132,9 +132,10 @@ fn text_image_and_response_or_output() {
 }
 
 #[test]
-fn a_marker_stays_text_where_the_shape_has_none() {
-    let question = r#"{"text": "What is <image> in HTML?", "response": "No tag"}"#;
-    means(question, Shape::QuestionAnswer, "user[What is <image> in HTML?] assistant[No tag]");
+fn a_marker_stays_text_where_parts_say_what_is_an_image() {
+    let parts =
+        r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "<image> in HTML?"}]}]}"#;
+    means(parts, Shape::OpenAiMessages, "user[<image> in HTML?]");
     let messages = r#"{"messages": [{"role": "user", "content": [{"type": "image", "path": "a.png"},
         {"type": "text", "text": "<image> <|image_pad|>"}]}]}"#;
     means(messages, Shape::OpenAiMessages, "user[img(a.png)|<image> <|image_pad|>]");
@@ -262,6 +263,69 @@ fn markers_in_messages_must_match_the_images() {
     for (content, images, message) in refused {
         let error = read(&row(content, images)).expect_err(content).to_string();
         assert!(error.starts_with(message), "{error}");
+    }
+}
+
+#[test]
+fn markers_in_questions_and_parts_must_match_the_images_too() {
+    for (row, message) in [
+        (r#"{"prompt": "<image>What?", "completion": "A cat"}"#, "1 <image> marker, but 0 images"),
+        (r#"{"text": "<image>What?", "response": "A cat", "images": []}"#, "1 <image> marker, but 0 images"),
+        (r#"{"instruction": "<image>What?", "output": "A cat"}"#, "1 <image> marker, but 0 images"),
+        (
+            r#"{"images": ["a.png"], "messages": [{"role": "user", "content":
+                [{"type": "text", "text": "<image><image>Same?"}]}]}"#,
+            "2 <image> markers, but 1 image",
+        ),
+    ] {
+        let error = read(row).expect_err(row).to_string();
+        assert!(error.starts_with(message), "{row}: {error}");
+    }
+}
+
+#[test]
+fn fields_that_say_nothing_do_not_get_in_the_way() {
+    for row in [
+        r#"{"conversations": [], "messages": [{"role": "user", "content": "What?"}], "image": null}"#,
+        r#"{"messages": [{"role": "user", "content": "What?", "from": ""}], "images": [], "conversations": null}"#,
+    ] {
+        means(row, Shape::OpenAiMessages, "user[What?]");
+    }
+    means(
+        r#"{"question": "What?", "text": " ", "answer": "A cat", "answers": [], "image": null}"#,
+        Shape::QuestionAnswer,
+        "user[What?] assistant[A cat]",
+    );
+    means(
+        r#"{"prompt": "Say nothing.", "completion": ""}"#,
+        Shape::TrlPromptCompletion,
+        "user[Say nothing.] assistant[]",
+    );
+}
+
+#[test]
+fn an_image_that_no_shape_reads_is_not_left_out_silently() {
+    let row = |field: &str| format!(r#"{{"question": "What?", "answer": "A cat", {field}}}"#);
+    for (field, name) in [
+        (r#""image_path": "cats/1.JPG""#, "image_path"),
+        (r#""img": "1.png""#, "img"),
+        (r#""photo": {"bytes": [255, 216, 255, 224], "path": null}"#, "photo"),
+        (r#""scan": {"path": "1.webp"}"#, "scan"),
+        (r#""pictures": ["1.png", "2.png"]"#, "pictures"),
+    ] {
+        let error = read(&row(field)).expect_err(field).to_string();
+        let message = format!(
+            "'{name}' holds an image, and the row would be learned without it: say --columns image={name}"
+        );
+        assert!(error.starts_with(&message), "{error}");
+    }
+    for field in [
+        r#""id": "1.png""#,
+        r#""image_size": [112, 112]"#,
+        r#""image_id": 7"#,
+        r#""image_path": "1.png", "image": "1.png""#,
+    ] {
+        read(&row(field)).unwrap_or_else(|error| panic!("{field}: {error}"));
     }
 }
 
@@ -404,6 +468,7 @@ fn bad_rows_say_what_is_wrong() {
         (r#"{"text": "x", "image": 7, "response": "y"}"#, "an image was expected, found a number"),
         (r#"{"text": "x", "image": {"id": 7}, "response": "y"}"#, "an object without bytes"),
         (r#"{"text": "x", "image": "", "response": "y"}"#, "found an empty text"),
+        (r#"{"messages": [{"role": "user", "content": "x"}], "image": ""}"#, "found an empty text"),
         (
             r#"{"text": "x", "response": 5}"#,
             "'response' should be text or a list of messages, found a number",

@@ -246,7 +246,9 @@ mod tests {
                 "image": "data:image/png;base64,{inside}"}}"#)
             .replace('\n', ""),
             r#"{"text": "Three", "image": "https://example.org/a.png", "response": "3"}"#.to_owned(),
-            r#"{"text": "Four, of <image>", "response": "4"}"#.to_owned(),
+            r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "Four, of <image>"}]},
+                {"role": "assistant", "content": "4"}]}"#
+            .replace('\n', ""),
             r#"{"prompt": [{"role": "user", "content": "5"}, {"role": "assistant", "content": "6"}],
                 "completion": "7"}"#
             .replace('\n', ""),

@@ -3,7 +3,7 @@
 //! Takes an object of a row and gives its fields by name. Afterwards it tells what nobody asked for: a field that would
 //! change what is learned is an error that names it, any other is named in the survey. So nothing is dropped silently.
 
-use super::shorten;
+use super::{images, shorten};
 use crate::{error::BadRow, value::Value};
 use std::cell::Cell;
 
@@ -98,6 +98,10 @@ pub(super) enum Place {
 }
 
 impl Place {
+    fn is_row(self) -> bool {
+        matches!(self, Self::Row | Self::Question)
+    }
+
     fn refusals(self) -> [&'static [Refusal]; 2] {
         match self {
             Self::Row => [OF_ROWS, &[]],
@@ -132,9 +136,19 @@ impl<'r, 'a> Fields<'r, 'a> {
         }
     }
 
-    /// Whether there is such a field; it does not count as read.
+    /// Whether there is such a field and it says something; it does not count as read.
     pub fn has(&self, name: &str) -> bool {
-        self.value.get(name).is_some()
+        self.value.get(name).is_some_and(|value| !value.is_blank())
+    }
+
+    /// The one of these fields that says something, or else the first that is there. Two that say something are an error.
+    pub fn only(&self, names: &[&'static str]) -> Result<Option<&'static str>, BadRow> {
+        let mut said = names.iter().copied().filter(|name| self.has(name));
+        match (said.next(), said.next()) {
+            (Some(first), Some(second)) => Err(BadRow::Twice { first, second }),
+            (Some(first), None) => Ok(Some(first)),
+            (None, _) => Ok(names.iter().copied().find(|name| self.peek(name).is_some())),
+        }
     }
 
     /// A field, unless it is absent or null; it does not count as read.
@@ -178,6 +192,9 @@ impl<'r, 'a> Fields<'r, 'a> {
             if let Some((field, _, advice)) = refusal(place, key, value) {
                 return Err(BadRow::Refused { field, advice });
             }
+            if place.is_row() && ignored.image.is_none() && images::is_meant(key, value) {
+                ignored.image = Some(shorten(key));
+            }
             ignored.add(place, key);
         }
         Ok(())
@@ -196,9 +213,14 @@ fn refusal(place: Place, key: &str, value: &Value<'_>) -> Option<Refusal> {
     place.refusals().into_iter().flatten().find(applies).copied()
 }
 
-/// The names of fields of a row that no shape reads, each once.
+/// The fields of a row that no shape reads.
 #[derive(Debug, Default)]
-pub(super) struct Ignored(pub Vec<String>);
+pub(super) struct Ignored {
+    /// Their names, each once.
+    pub names: Vec<String>,
+    /// The first of them that holds an image.
+    pub image: Option<String>,
+}
 
 impl Ignored {
     fn add(&mut self, place: Place, key: &str) {
@@ -207,8 +229,8 @@ impl Ignored {
             Place::Message => format!("messages.{}", shorten(key)),
             Place::Part => format!("content.{}", shorten(key)),
         };
-        if self.0.len() < MOST_IGNORED && !self.0.contains(&name) {
-            self.0.push(name);
+        if self.names.len() < MOST_IGNORED && !self.names.contains(&name) {
+            self.names.push(name);
         }
     }
 }

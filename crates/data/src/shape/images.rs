@@ -7,6 +7,8 @@ use crate::{embedded, error::BadRow, row::ImageSource, value::Value};
 const LONGEST_PATH: usize = 4096;
 /// What file names of images end in. Other names in `file_name` are documents that a row only mentions.
 const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"];
+/// Parts of the names by which people call an image.
+const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 
 /// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's metadata.
 pub(super) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
@@ -28,18 +30,39 @@ pub(super) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
     }
 }
 
+fn is_file_name(value: &Value<'_>) -> bool {
+    let Value::Text(text) = value else { return false };
+    text.len() <= LONGEST_PATH
+        && IMAGE_ENDINGS.iter().any(|ending| text.to_ascii_lowercase().ends_with(ending))
+}
+
 /// The column by which an image folder's metadata names images.
 fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
-    let is_image = |value: &Value<'_>| {
-        let Value::Text(text) = value else { return false };
-        IMAGE_ENDINGS.iter().any(|ending| text.to_ascii_lowercase().ends_with(ending))
-    };
     let name = ["file_name", "file_names"].into_iter().find(|name| match row.peek(name) {
-        Some(Value::List(names)) => !names.is_empty() && names.iter().all(is_image),
-        Some(name) => is_image(name),
+        Some(Value::List(names)) => !names.is_empty() && names.iter().all(is_file_name),
+        Some(name) => is_file_name(name),
         None => false,
     })?;
     row.get(name)
+}
+
+/// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an image file in a
+/// field of such a name. Other fields may name files only to say where a row comes from.
+pub(super) fn is_meant(name: &str, value: &Value<'_>) -> bool {
+    let name = name.to_ascii_lowercase();
+    let named = NAMES.iter().any(|part| name.contains(part));
+    match value {
+        Value::Unread { image } => *image,
+        // A short list of numbers is bytes, too.
+        Value::Bytes(bytes) => ::image::guess_format(bytes).is_ok(),
+        Value::Text(_) => named && is_file_name(value),
+        Value::Map(_) => {
+            let bytes = matches!(value.get("bytes"), Some(Value::Bytes(_)));
+            bytes || value.get("path").is_some_and(is_file_name)
+        }
+        Value::List(list) => list.first().is_some_and(|first| is_meant(&name, first)),
+        _ => false,
+    }
 }
 
 fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {

@@ -121,7 +121,8 @@ fn part<'r>(part: &'r Value<'_>, ignored: &mut Ignored) -> Result<DraftPart<'r>,
     }
     let fields = Fields::new(part);
     // Qwen's own examples leave the type out where it is plain.
-    let kind = match (fields.optional_text("type")?, fields.has("image"), fields.has("text")) {
+    let is_there = |field| fields.peek(field).is_some();
+    let kind = match (fields.optional_text("type")?, is_there("image"), is_there("text")) {
         (Some(kind), ..) => kind,
         (None, true, false) => "image",
         (None, false, true) => "text",

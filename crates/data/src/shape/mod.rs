@@ -112,23 +112,22 @@ pub fn read(row: &Value<'_>) -> Result<Reading, BadRow> {
         _ => Place::Row,
     };
     fields.finish(place, &mut ignored)?;
-    Ok(Reading { shape, conversation: Conversation { turns, tools }, ignored: ignored.0 })
+    let conversation = Conversation { turns, tools };
+    match ignored.image {
+        // A model that learns to answer without looking is worth nothing.
+        Some(field) if conversation.images().next().is_none() => Err(BadRow::UnreadImage { field }),
+        _ => Ok(Reading { shape, conversation, ignored: ignored.names }),
+    }
 }
 
 fn turns(row: &Fields<'_, '_>, ignored: &mut Ignored) -> Result<(Shape, Vec<Turn>), BadRow> {
-    if row.has("messages") && row.has("conversations") {
-        return Err(BadRow::Twice { first: "messages", second: "conversations" });
+    let Some(field) = row.only(&["messages", "conversations"])? else { return plain::read(row, ignored) };
+    let turns = messages::read(row, field, ignored)?;
+    if field == "messages" {
+        return place::beside_messages(turns, row);
     }
-    if row.has("messages") {
-        let turns = messages::read(row, "messages", ignored)?;
-        place::beside_messages(turns, row)
-    } else if row.has("conversations") {
-        let shape = if row.has("image") { Shape::Llava } else { Shape::ShareGpt };
-        let turns = messages::read(row, "conversations", ignored)?;
-        Ok((shape, place::at_markers(turns, images::beside(row)?)?))
-    } else {
-        plain::read(row, ignored)
-    }
+    let shape = if row.has("image") { Shape::Llava } else { Shape::ShareGpt };
+    Ok((shape, place::at_markers(turns, images::beside(row)?)?))
 }
 
 /// The names of the fields of a row, for the message that no shape has them.

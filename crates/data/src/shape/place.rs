@@ -15,7 +15,8 @@ pub(super) fn may_hold_images(role: Role) -> bool {
     matches!(role, Role::User | Role::Tool)
 }
 
-/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain text.
+/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain text; so they are
+/// in parts where no image is beside them, since parts say what is an image.
 pub(super) fn beside_messages(
     turns: Vec<Draft<'_>>,
     row: &Fields<'_, '_>,
@@ -27,19 +28,17 @@ pub(super) fn beside_messages(
     }
     let images = images::beside(row)?;
     let shape = if images.is_empty() { Shape::OpenAiMessages } else { Shape::TrlMessages };
-    if count.images == 0 && count.placeholders == 0 {
-        let by_parts = !images.is_empty() && count.markers == images.len();
-        if by_parts || count.plain_markers > 0 {
-            return Ok((Shape::MarkedMessages, at_markers(turns, images)?));
-        }
+    let in_parts = !images.is_empty() && count.markers > 0;
+    if count.images == 0 && count.placeholders == 0 && (in_parts || count.plain_markers > 0) {
+        return Ok((Shape::MarkedMessages, at_markers(turns, images)?));
     }
     Ok((shape, at_placeholders(turns, images)?))
 }
 
-/// Joins a question with its images: at its markers, or before it where it has none. Without images it has no markers.
+/// Joins a question with its images: at its markers, or before it where it has none.
 pub(super) fn beside_question(turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
     let count = Count::of(&turns);
-    if !images.is_empty() && count.images == 0 && count.placeholders == 0 && count.plain_markers > 0 {
+    if count.images == 0 && count.placeholders == 0 && count.plain_markers > 0 {
         return at_markers(turns, images);
     }
     at_placeholders(turns, images)

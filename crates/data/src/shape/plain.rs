@@ -18,11 +18,11 @@ const ANSWERS: [&str; 5] = ["completion", "response", "output", "answer", "answe
 
 /// Recognises a question with its answer, an instruction, or a caption.
 pub(super) fn read(row: &Fields<'_, '_>, ignored: &mut Ignored) -> Result<(Shape, Vec<Turn>), BadRow> {
-    if row.has("instruction") && row.has("output") {
+    if row.has("instruction") && row.peek("output").is_some() {
         return alpaca(row);
     }
-    let answer = only(row, &ANSWERS)?;
-    let question = only(row, &QUESTIONS)?;
+    let answer = row.only(&ANSWERS)?;
+    let question = row.only(&QUESTIONS)?;
     let (Some(question), Some(answer)) = (question, answer) else { return caption(row, question) };
     let shape = match (question, answer) {
         ("prompt", "completion") => Shape::TrlPromptCompletion,
@@ -36,15 +36,6 @@ pub(super) fn read(row: &Fields<'_, '_>, ignored: &mut Ignored) -> Result<(Shape
         answer => speech(row, answer, Role::Assistant, ignored)?,
     });
     Ok((shape, place::beside_question(turns, images::beside(row)?)?))
-}
-
-/// The one of these fields that a row has.
-fn only(row: &Fields<'_, '_>, names: &'static [&'static str]) -> Result<Option<&'static str>, BadRow> {
-    let mut there = names.iter().filter(|name| row.has(name));
-    match (there.next(), there.next()) {
-        (Some(first), Some(second)) => Err(BadRow::Twice { first, second }),
-        (first, _) => Ok(first.copied()),
-    }
 }
 
 /// Text of a role, or messages.

@@ -365,6 +365,13 @@ fn stage() -> Garden {
     garden.run(
         &[&["train-vision", "--max-steps", "1", "--target-modules", "q_proj,v_proj"], &names[..]].concat(),
     );
+    fs::create_dir(path("hub")).unwrap();
+    fs::write(path("hub/a.jsonl"), "{\"prompt\": \"1\", \"completion\": \"2\"}\n").unwrap();
+    fs::write(path("hub/b.jsonl"), "{\"prompt\": \"3\", \"completion\": \"4\"}\n").unwrap();
+    let card =
+        "configs:\n- data_files:\n  - split: train\n    path: a.jsonl\n  - split: test\n    path: b.*\n";
+    fs::write(path("hub/README.md"), format!("---\nlicense: mit\n{card}---\n# Rows\n")).unwrap();
+    symlink(path("data"), path("hub/more")).unwrap();
     fs::create_dir(path("peft-adapter")).unwrap();
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         fs::copy(path(&format!("peft/{file}")), path(&format!("peft-adapter/{file}"))).unwrap();

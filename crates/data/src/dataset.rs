@@ -5,6 +5,7 @@
 //! for, by a [`RowReader`] of the asking thread.
 
 use crate::{
+    card::Card,
     columns::Columns,
     error::{BadRow, DataError},
     hub,
@@ -63,6 +64,7 @@ pub struct Dataset {
     fingerprint: u64,
     split: Option<String>,
     left: Vec<LeftSplit>,
+    links: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,7 +112,7 @@ impl Dataset {
         let path = Path::new(name);
         let local = |chosen| Found { chosen, bounds: None, index_folder: None };
         let found = if path.is_dir() {
-            local(split::choose(path, files_in(path)?, &options.split)?)
+            local(choose_in(path, &options.split)?)
         } else if path.exists() {
             local(one_file(path, &options.split)?)
         } else if hub::is_id(name) {
@@ -139,6 +141,7 @@ impl Dataset {
             fingerprint: 0,
             split: found.chosen.split.clone(),
             left: found.chosen.left.clone(),
+            links: found.chosen.links.clone(),
         };
         let (mut rows, mut prints) = (0u64, Vec::new());
         for path in &found.chosen.files {
@@ -173,6 +176,7 @@ impl Dataset {
             columns: first.columns.clone(),
             split: first.split.clone(),
             left: parts.iter().flat_map(|(part, _)| part.left.iter().cloned()).collect(),
+            links: parts.iter().flat_map(|(part, _)| part.links.iter().cloned()).collect(),
             fingerprint: index::hash(&prints),
         };
         parts.iter().try_for_each(|(part, weight)| joined.append(part, *weight))?;
@@ -211,9 +215,18 @@ impl Dataset {
         self.split.as_deref()
     }
 
-    /// The splits beside it that are not read.
-    pub fn left_splits(&self) -> &[LeftSplit] {
-        &self.left
+    /// What was found beside the rows and is not read, in words: other splits, and links to folders of rows.
+    pub fn not_read(&self) -> Vec<String> {
+        let left: Vec<String> = self.left.iter().map(LeftSplit::to_string).collect();
+        let split = self.split.as_deref().unwrap_or("the files of no split");
+        let splits = (!left.is_empty()).then(|| format!("split: {split}; not read: {}", left.join(", ")));
+        let link = |link: &PathBuf| {
+            format!(
+                "not read: the rows in {}, a link to a folder: name it as a dataset of its own",
+                link.display()
+            )
+        };
+        splits.into_iter().chain(self.links.iter().map(link)).collect()
     }
 
     /// The number of a row's file, the file, and the row's number in it from 0.
@@ -236,8 +249,13 @@ impl Dataset {
 fn one_file(path: &Path, wanted: &SplitChoice) -> Result<Chosen, DataError> {
     let name = path.file_name().map_or(path, Path::new);
     match wanted {
-        SplitChoice::Named(_) => split::choose(parent(path), vec![path.to_owned()], wanted),
-        _ => Ok(Chosen { files: vec![path.to_owned()], split: split::split_of(name), left: Vec::new() }),
+        SplitChoice::Named(_) => split::choose(parent(path), vec![path.to_owned()], None, wanted),
+        _ => Ok(Chosen {
+            files: vec![path.to_owned()],
+            split: split::split_of(name),
+            left: Vec::new(),
+            links: Vec::new(),
+        }),
     }
 }
 
@@ -296,38 +314,66 @@ impl DataFile {
     }
 }
 
-/// Whether a file holds rows, by its name.
-pub(crate) fn is_data(path: &Path) -> bool {
+/// Whether a file holds rows, by its name. A card that names files may name any that can be read.
+pub(crate) fn is_data(path: &Path, card: Option<&Card>) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parquet = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"));
-    !name.starts_with('.') && !NOT_DATA.contains(&&*name) && (parquet || staging::is_text_of_folder(path))
+    let is_text = if card.is_some() { staging::is_text } else { staging::is_text_of_folder };
+    !name.starts_with('.') && !NOT_DATA.contains(&&*name) && (parquet || is_text(path))
 }
 
-/// The data files of a folder and the folders below it, in the order of their names.
-pub(crate) fn files_in(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), DataError> {
-        for entry in fs::read_dir(folder).map_err(DataError::io(folder))? {
-            let entry = entry.map_err(DataError::io(folder))?;
-            let path = entry.path();
-            // Not followed: a link to a folder above would never end.
-            let is_folder = entry.file_type().map_err(DataError::io(&path))?.is_dir();
-            let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-            if is_folder && !hidden && depth < MAX_DEPTH {
-                walk(&path, depth + 1, files)?;
-            } else if !is_folder && is_data(&path) {
-                files.push(path);
+/// The data files of a split, of those below a folder.
+pub(crate) fn choose_in(folder: &Path, split: &SplitChoice) -> Result<Chosen, DataError> {
+    let card = Card::of_folder(folder)?;
+    let Listing { files, links } = files_in(folder, card.as_ref())?;
+    Ok(Chosen { links, ..split::choose(folder, files, card.as_ref(), split)? })
+}
+
+/// What is below a folder.
+#[derive(Default)]
+struct Listing {
+    /// Data files, in the order of their names.
+    files: Vec<PathBuf>,
+    /// Links to folders that hold data files. They are not followed: one to a folder above would never end.
+    links: Vec<PathBuf>,
+}
+
+/// The data files of a folder and the folders below it.
+fn files_in(folder: &Path, card: Option<&Card>) -> Result<Listing, DataError> {
+    let mut found = Listing::default();
+    walk(folder, card, 0, &mut found)?;
+    found.files.sort_unstable();
+    found.links.sort_unstable();
+    if found.files.is_empty() {
+        let reason = match found.links.first() {
+            Some(link) => {
+                format!("rows only behind links, which are not followed: name {} itself", link.display())
             }
-        }
-        Ok(())
-    }
-    let mut files = Vec::new();
-    walk(folder, 0, &mut files)?;
-    files.sort_unstable();
-    if files.is_empty() {
-        let reason = "no .jsonl, .json or .parquet file in this folder".into();
+            None => "no .jsonl, .json or .parquet file in this folder, nor a CSV file of a split".into(),
+        };
         return Err(DataError::NoData { path: folder.to_owned(), reason });
     }
-    Ok(files)
+    Ok(found)
+}
+
+fn walk(folder: &Path, card: Option<&Card>, depth: usize, found: &mut Listing) -> Result<(), DataError> {
+    for entry in fs::read_dir(folder).map_err(DataError::io(folder))? {
+        let entry = entry.map_err(DataError::io(folder))?;
+        let path = entry.path();
+        let kind = entry.file_type().map_err(DataError::io(&path))?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if kind.is_dir() && !hidden && depth < MAX_DEPTH {
+            walk(&path, card, depth + 1, found)?;
+        } else if kind.is_symlink() && !hidden && path.is_dir() {
+            let is_rows = |entry: fs::DirEntry| is_data(&entry.path(), None) && entry.path().is_file();
+            if fs::read_dir(&path).is_ok_and(|entries| entries.flatten().any(is_rows)) {
+                found.links.push(path);
+            }
+        } else if !kind.is_dir() && is_data(&path, card) {
+            found.files.push(path);
+        }
+    }
+    Ok(())
 }
 
 enum OpenFile {
@@ -364,13 +410,15 @@ impl RowReader {
                 }
                 index.read(span, &mut self.buffer).map_err(DataError::io(&*file.path))?;
                 let text = scan::trim(&self.buffer, index.layout());
-                Value::from_json(text).map_err(|error| bad(BadRow::Json(error.to_string())))?
+                Value::from_json(text)
+                    .map_err(|error| bad(BadRow::Json(Value::why_not_json(text, &error))))?
             }
             OpenFile::Parquet(table) if within < table.rows() => table.row(within)?,
             OpenFile::Parquet(_) => return Err(changed(file)),
         };
-        dataset.columns.rename(&mut value).map_err(bad)?;
-        let Reading { shape, conversation, ignored } = shape::read(&value).map_err(bad)?;
+        let left_out = dataset.columns.rename(&mut value).map_err(bad)?;
+        let Reading { shape, conversation, mut ignored } = shape::read(&value).map_err(bad)?;
+        ignored.extend(left_out);
         Ok(Row { id, shape, conversation, ignored })
     }
 

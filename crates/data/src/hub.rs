@@ -4,6 +4,7 @@
 //! `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`; offline, only the cache is read.
 
 use crate::{
+    card::{Card, README},
     dataset::{self, Found},
     error::DataError,
     missing,
@@ -31,7 +32,7 @@ pub(crate) fn is_id(name: &str) -> bool {
             && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     let parts: Vec<_> = id.split('/').collect();
-    parts.len() == 2 && parts.iter().all(|part| word(part)) && !dataset::is_data(Path::new(id))
+    parts.len() == 2 && parts.iter().all(|part| word(part)) && !dataset::is_data(Path::new(id), None)
 }
 
 /// The environment's say, read once so that tests can say otherwise.
@@ -61,9 +62,13 @@ impl Hub {
     fn dataset(&self, name: &str, split: &SplitChoice, progress: &dyn Progress) -> Result<Found, DataError> {
         let failed = |reason| DataError::Hub { id: name.to_owned(), reason };
         let place = self.place(name, RepoType::Dataset);
-        let snapshot =
-            self.snapshot(&place, &|names| dataset_files(names, split), progress).map_err(failed)?;
-        let chosen = split::choose(&snapshot, dataset::files_in(&snapshot)?, split)?;
+        let choose: &Choose<'_> = &|names, fetch| {
+            let card = names.iter().any(|name| name == README).then(|| fetch.text(README)).transpose()?;
+            let card = card.map(|text| Card::parse(&text)).transpose()?.flatten();
+            dataset_files(names, card.as_ref(), split)
+        };
+        let snapshot = self.snapshot(&place, choose, progress).map_err(failed)?;
+        let chosen = dataset::choose_in(&snapshot, split)?;
         Ok(Found {
             chosen,
             index_folder: Some(place.folder.join("garden-index")),
@@ -73,7 +78,7 @@ impl Hub {
 
     fn model(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
         let place = self.place(name, RepoType::Model);
-        let snapshot = self.snapshot(&place, &model_files, progress);
+        let snapshot = self.snapshot(&place, &|names, _| model_files(names), progress);
         snapshot.map_err(|reason| DataError::Hub { id: name.to_owned(), reason })
     }
 
@@ -110,7 +115,7 @@ impl Hub {
         let commit = Repo::with_revision(place.id.clone(), place.kind, info.sha.clone());
         let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress, place };
         let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
-        for name in choose(&names)? {
+        for name in choose(&names, &fetch)? {
             fetch.file(name)?;
         }
         self.cache.repo(place.repo.clone()).create_ref(&info.sha).map_err(|error| error.to_string())?;
@@ -119,7 +124,7 @@ impl Hub {
 }
 
 /// Chooses the files to have among the names of all.
-type Choose<'a> = dyn for<'n> Fn(&'n [String]) -> Result<Vec<&'n String>, String> + 'a;
+type Choose<'a> = dyn for<'n> Fn(&'n [String], &Fetch<'_>) -> Result<Vec<&'n String>, String> + 'a;
 
 /// A name on the hub, and where the cache keeps it.
 struct Place {
@@ -151,12 +156,16 @@ impl Place {
 }
 
 /// The rows of a split of a dataset, and its pictures.
-fn dataset_files<'n>(names: &'n [String], split: &SplitChoice) -> Result<Vec<&'n String>, String> {
-    let data: Vec<_> = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name)).collect();
+fn dataset_files<'n>(
+    names: &'n [String],
+    card: Option<&Card>,
+    split: &SplitChoice,
+) -> Result<Vec<&'n String>, String> {
+    let data: Vec<_> = names.iter().map(PathBuf::from).filter(|name| dataset::is_data(name, card)).collect();
     if data.is_empty() {
         return Err("it has no .jsonl, .json or .parquet file".into());
     }
-    let data = split::choose(Path::new(""), data, split).map_err(without_folder)?.files;
+    let data = split::choose(Path::new(""), data, card, split).map_err(without_folder)?.files;
     let wanted =
         |name: &&String| is_image(Path::new(name)) || data.iter().any(|data| data == Path::new(name));
     Ok(names.iter().filter(wanted).collect())
@@ -186,6 +195,14 @@ struct Fetch<'a> {
 }
 
 impl Fetch<'_> {
+    /// The text of a file.
+    fn text(&self, name: &str) -> Result<String, String> {
+        self.file(name)?;
+        let path = self.cache.get(name).ok_or_else(|| format!("{name}: not in the cache"))?;
+        let bytes = fs::read(&path).map_err(|error| format!("{name}: {error}"))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// Has a file in the cache, from afar if need be.
     fn file(&self, name: &str) -> Result<(), String> {
         // The name comes from the server and becomes a path here.
@@ -459,6 +476,23 @@ mod tests {
         assert_eq!(hub.requests(), requests, "offline asks nobody");
         let error = hub.client(cache.path(), None, false).model("garden/gone", &()).unwrap_err().to_string();
         assert!(error.contains("garden/gone") && error.contains("no such model"), "{error}");
+    }
+
+    #[test]
+    fn the_readme_tells_which_files_are_trained_on() {
+        let row = |text: &str| format!("{{\"text\": \"{text}\", \"response\": \"1\"}}\n");
+        let (one, two) = (row("one"), row("two"));
+        let card = "---\nconfigs:\n- data_files:\n  - {split: test, path: a.jsonl}\n  - {split: train, path: b.jsonl}\n---\n";
+        let files = [("a.jsonl", &*one), ("b.jsonl", &*two), ("README.md", card)];
+        let (hub, cache) = (TestHub::start(&files, None), tempfile::tempdir().unwrap());
+        for offline in [false, true] {
+            let found =
+                hub.client(cache.path(), None, offline).dataset("garden/shapes", &SplitChoice::Training, &());
+            let files = found.unwrap().chosen.files;
+            assert_eq!(files.iter().map(|file| file.file_name().unwrap()).collect::<Vec<_>>(), ["b.jsonl"]);
+        }
+        let asked = hub.requests.lock().unwrap().join(" ");
+        assert!(asked.contains("b.jsonl") && !asked.contains("a.jsonl"), "{asked}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod atomic;
 pub mod batch;
+mod card;
 pub mod columns;
 pub mod convert;
 pub mod create;

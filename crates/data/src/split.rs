@@ -1,11 +1,14 @@
 //! The splits of a dataset, as far as the names of its files tell them.
 //!
 //! Takes the data files below a folder and which split is wanted; gives the files to read. The rules are
-//! those of the `datasets` library: a word such as `train`, `val` or `test` in the name of a file or of its
-//! nearest folder that has one, or the name before `-00000-of-00001`. Rows to train on are never those of
-//! another split, unless the user names it.
+//! those of the `datasets` library: what the README's `configs` say, else a word such as `train`, `val` or `test`
+//! in the name of a file or of its nearest folder that has one, or the name before `-00000-of-00001`. Rows to
+//! train on are never those of another split, unless the user names it.
 
-use crate::error::DataError;
+use crate::{
+    card::{Card, Config, Said},
+    error::DataError,
+};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -32,7 +35,8 @@ pub enum SplitChoice {
     Training,
     /// One to evaluate on: `validation`, else `test`, else the files that belong to no split.
     Evaluation,
-    /// These, with `+` between several; `all` for every file.
+    /// These, with `+` between several; `all` for every file. `CONFIG/SPLIT` is one of a configuration that the README
+    /// has.
     Named(String),
 }
 
@@ -44,6 +48,8 @@ pub(crate) struct Chosen {
     pub split: Option<String>,
     /// What was left, by split.
     pub left: Vec<LeftSplit>,
+    /// Links to folders of rows, which are not followed.
+    pub links: Vec<PathBuf>,
 }
 
 /// Files of a split that are not read.
@@ -76,6 +82,11 @@ pub(crate) fn split_of(file: &Path) -> Option<String> {
     }
 }
 
+/// Whether a name is that of a split, alone or of one of its pieces.
+pub(crate) fn is_split_name(stem: &str) -> bool {
+    word_of(stem).is_some() || shard_of(stem).is_some()
+}
+
 /// The split that a word means.
 fn word_of(word: &str) -> Option<&'static str> {
     let word = word.to_ascii_lowercase();
@@ -96,20 +107,65 @@ fn shard_of(name: &str) -> Option<&str> {
     (digits(number) && digits(after) && !split.is_empty()).then_some(split)
 }
 
-/// Chooses among the files below `root`; the names above it tell nothing.
-pub(crate) fn choose(root: &Path, files: Vec<PathBuf>, wanted: &SplitChoice) -> Result<Chosen, DataError> {
-    let mut splits: BTreeMap<Option<String>, Vec<PathBuf>> = BTreeMap::new();
+/// Chooses among the files below `root`; the names above it tell nothing, and a card tells more than names do.
+pub(crate) fn choose(
+    root: &Path,
+    files: Vec<PathBuf>,
+    card: Option<&Card>,
+    wanted: &SplitChoice,
+) -> Result<Chosen, DataError> {
+    let (config, wanted) = match card {
+        Some(card) => configured(root, card, wanted)?,
+        None => (None, wanted.clone()),
+    };
+    let mut splits = Splits::new();
+    let mut outside = 0;
     for file in files {
-        let split = split_of(file.strip_prefix(root).unwrap_or(&file));
+        let path = file.strip_prefix(root).unwrap_or(&file);
+        let split = match config.map_or(Said::ByName, |config| config.of(path)) {
+            Said::Split(split) => Some(word_of(split).unwrap_or(split).to_owned()),
+            Said::ByName => split_of(path),
+            Said::Outside => {
+                outside += 1;
+                continue;
+            }
+        };
         splits.entry(split).or_default().push(file);
     }
+    let mut chosen = among(root, splits, &wanted)?;
+    chosen.left.extend((outside > 0).then_some(LeftSplit { split: None, files: outside }));
+    Ok(chosen)
+}
+
+/// The configuration that is meant, and the split of it. Every file is meant by `all` where no configuration is the
+/// default.
+fn configured<'c>(
+    root: &Path,
+    card: &'c Card,
+    wanted: &SplitChoice,
+) -> Result<(Option<&'c Config>, SplitChoice), DataError> {
+    let mut name = None;
+    let mut rest = wanted.clone();
+    if let SplitChoice::Named(names) = wanted {
+        let parts: Vec<_> = names.split('+').map(|one| one.rsplit_once('/').unwrap_or(("", one))).collect();
+        name = parts.iter().map(|(config, _)| config.trim()).find(|config| !config.is_empty());
+        rest = SplitChoice::Named(parts.iter().map(|(_, split)| *split).collect::<Vec<_>>().join("+"));
+    }
+    match card.config(name) {
+        Ok(config) => Ok((Some(config), rest)),
+        Err(_) if name.is_none() && rest == SplitChoice::Named(ALL.into()) => Ok((None, rest)),
+        Err(has) => Err(DataError::Config { path: root.to_owned(), has }),
+    }
+}
+
+fn among(root: &Path, mut splits: Splits, wanted: &SplitChoice) -> Result<Chosen, DataError> {
     let names = match wanted {
         SplitChoice::Training => vec![first_of(&splits, &[TRAIN])],
         SplitChoice::Evaluation => vec![first_of(&splits, &[VALIDATION, TEST])],
         SplitChoice::Named(name) if name == ALL => splits.keys().cloned().map(Some).collect(),
         SplitChoice::Named(names) => names.split('+').map(|name| named(&splits, name.trim())).collect(),
     };
-    let mut chosen = Chosen { files: Vec::new(), split: None, left: Vec::new() };
+    let mut chosen = Chosen { files: Vec::new(), split: None, left: Vec::new(), links: Vec::new() };
     let has = listed(&splits);
     for name in names {
         let name = name.filter(|name| splits.contains_key(name)).ok_or_else(|| DataError::Split {
@@ -162,11 +218,22 @@ fn listed(splits: &Splits) -> String {
 mod tests {
     use super::*;
 
+    /// The folder may be called anything.
+    const ROOT: &str = "/test/train/datasets--garden--eval";
+
     /// Names of the chosen files, and the split, or the message.
     fn pick(names: &[&str], wanted: &SplitChoice) -> Result<(Vec<String>, Option<String>), String> {
-        // The folder may be called anything.
-        let root = Path::new("/test/train/datasets--garden--eval");
-        let chosen = choose(root, names.iter().map(|name| root.join(name)).collect(), wanted);
+        pick_with(None, names, wanted)
+    }
+
+    fn pick_with(
+        card: Option<&str>,
+        names: &[&str],
+        wanted: &SplitChoice,
+    ) -> Result<(Vec<String>, Option<String>), String> {
+        let root = Path::new(ROOT);
+        let card = card.map(|yaml| Card::parse(&format!("---\n{yaml}\n---\n")).unwrap().unwrap());
+        let chosen = choose(root, names.iter().map(|name| root.join(name)).collect(), card.as_ref(), wanted);
         let relative = |file: &PathBuf| file.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         let chosen = chosen.map_err(|error| error.to_string())?;
         Ok((chosen.files.iter().map(relative).collect(), chosen.split))
@@ -232,6 +299,29 @@ mod tests {
         let error = pick(&all, &named("gold")).unwrap_err();
         assert!(error.contains("'gold'") && error.contains("test (1 file), train (1 file)"), "{error}");
         assert!(error.contains("--split"), "{error}");
+    }
+
+    #[test]
+    fn what_the_readme_says_goes_before_names() {
+        let card = "configs:\n- data_files:\n  - {split: train, path: a.jsonl}\n  - {split: test, path: [b.jsonl, train.jsonl]}";
+        let names = ["a.jsonl", "b.jsonl", "other.jsonl", "train.jsonl"];
+        let named = |name: &str| SplitChoice::Named(name.into());
+        for (wanted, files, split) in [
+            (SplitChoice::Training, &["a.jsonl"][..], "train"),
+            (SplitChoice::Evaluation, &["b.jsonl", "train.jsonl"], "test"),
+            (named("default/test"), &["b.jsonl", "train.jsonl"], "test"),
+            (named("all"), &["a.jsonl", "b.jsonl", "train.jsonl"], "test+train"),
+        ] {
+            let expected = (files.iter().map(ToString::to_string).collect(), Some(split.to_owned()));
+            assert_eq!(pick_with(Some(card), &names, &wanted), Ok(expected), "{wanted:?}");
+        }
+        let several = "configs:\n- {config_name: one, data_dir: one}\n- {config_name: two, data_dir: two}";
+        let names = ["one/test.jsonl", "one/train.jsonl", "two/train.jsonl"];
+        let error = pick_with(Some(several), &names, &SplitChoice::Training).unwrap_err();
+        assert!(error.contains("one, two") && error.contains("--split NAME/train"), "{error}");
+        let (files, _) = pick_with(Some(several), &names, &named("one/train+one/test")).unwrap();
+        assert_eq!(files, names[..2]);
+        assert_eq!(pick_with(Some(several), &names, &named("all")).unwrap().0, names);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::{
     error::DataError,
     index,
     progress::{Progress, Unit},
+    split,
 };
 use std::{
     fs::{self, File},
@@ -62,11 +63,12 @@ pub(crate) fn is_text(path: &Path) -> bool {
     Form::of(path).is_some()
 }
 
-/// Whether a file of a folder holds rows as text. CSV files lie about in folders; only an image folder's metadata is
-/// known to be rows.
+/// Whether a file of a folder holds rows as text. CSV files lie about in folders; only an image folder's metadata and files
+/// that are called by a split are known to be rows.
 pub(crate) fn is_text_of_folder(path: &Path) -> bool {
-    let stem = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-    Form::of(path).is_some_and(|form| !form.csv || stem.starts_with("metadata.csv"))
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let stem = name.split_once(".csv").map_or(&*name, |(stem, _)| stem);
+    Form::of(path).is_some_and(|form| !form.csv || stem == "metadata" || split::is_split_name(stem))
 }
 
 /// The path of a file's rows as text: its own, or that of the copy in the cache (in `folder` where one is given).

@@ -55,7 +55,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);
-    SourceFlags::say_split(&dataset);
+    SourceFlags::say_not_read(&dataset);
     let limits = DecodeLimits::default();
     let (processor, encoder) = match &args.base_model {
         Some(folder) => {

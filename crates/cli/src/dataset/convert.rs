@@ -30,7 +30,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.from, &args.source.options(), &bars)?);
-    SourceFlags::say_split(&dataset);
+    SourceFlags::say_not_read(&dataset);
     let rows = convert(&dataset, &args.to, &bars)?;
     println!("{rows} rows in {}", args.to.display());
     Ok(ExitCode::SUCCESS)

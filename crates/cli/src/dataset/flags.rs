@@ -43,12 +43,11 @@ impl SourceFlags {
         roots.chain(split).chain(columns).chain(remote).collect()
     }
 
-    /// Says which split is read, where the dataset has more than one.
-    pub fn say_split(dataset: &Dataset) {
-        let left: Vec<String> = dataset.left_splits().iter().map(ToString::to_string).collect();
-        if !left.is_empty() {
-            let split = dataset.split().unwrap_or("the files of no split");
-            eprintln!("split: {split}; not read: {} (--split chooses)", left.join(", "));
+    /// Says what beside the rows is not read: other splits, folders behind links.
+    pub fn say_not_read(dataset: &Dataset) {
+        for line in dataset.not_read() {
+            let hint = if line.starts_with("split: ") { " (--split chooses)" } else { "" };
+            eprintln!("{line}{hint}");
         }
     }
 }

@@ -25,7 +25,8 @@ pub(super) fn to_lines(from: impl Read, to: &mut impl Write) -> Result<(), Failu
     while let Some(fields) = records.next()? {
         if fields.len() != names.len() {
             let (number, found, wanted) = (records.number - 1, fields.len(), names.len());
-            return Err(read(format!("row {number} has {found} fields, the first line names {wanted}")));
+            let fields = if found == 1 { "field" } else { "fields" };
+            return Err(read(format!("row {number} has {found} {fields}, the first line names {wanted}")));
         }
         let mut between = "{";
         for (name, field) in names.iter().zip(&fields).filter(|(_, field)| !field.is_empty()) {
@@ -48,39 +49,52 @@ struct Records<R> {
 impl<R: Read> Records<R> {
     /// The fields of the next record; blank lines are none.
     fn next(&mut self) -> Result<Option<Vec<String>>, Failure> {
-        let mut record = Vec::new();
         loop {
-            record.clear();
-            // A line that ends inside quotes goes on: its quotes are odd in number.
-            loop {
-                let limit = (LONGEST - record.len()) as u64 + 1;
-                let line = self.from.by_ref().take(limit).read_until(b'\n', &mut record);
-                let read = line.map_err(Failure::Read)?;
-                let open = record.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
-                let message = match (read, open) {
-                    (0, true) => "ends inside quotes",
-                    _ if record.len() > LONGEST => "is too long",
-                    (0, false) | (_, false) => break,
-                    _ => continue,
-                };
-                return Err(self.wrong(message));
-            }
+            let record = self.record()?;
             if record.is_empty() {
                 return Ok(None);
             }
-            self.number += 1;
-            let text = std::str::from_utf8(&record).map_err(|_| self.wrong("is not UTF-8"))?;
+            let text = std::str::from_utf8(&record).map_err(|error| {
+                self.wrong(&format!(
+                    "is not UTF-8 (byte {}): save the file as UTF-8",
+                    error.valid_up_to() + 1
+                ))
+            })?;
             let text = text.trim_end_matches(['\r', '\n']);
             if !text.is_empty() {
+                self.number += 1;
                 return Ok(Some(fields(text)));
             }
-            self.number -= 1;
         }
     }
 
+    /// The bytes of the next record, with its line end; none at the end of the file.
+    fn record(&mut self) -> Result<Vec<u8>, Failure> {
+        let (mut record, mut open) = (Vec::new(), false);
+        loop {
+            let start = record.len();
+            let limit = (LONGEST - start) as u64 + 1;
+            let line = self.from.by_ref().take(limit).read_until(b'\n', &mut record);
+            let read = line.map_err(Failure::Read)?;
+            // A line that ends inside quotes goes on: its quotes are odd in number.
+            open ^= record[start..].iter().filter(|byte| **byte == b'"').count() % 2 == 1;
+            let message = match (read, open) {
+                (0, true) => "ends inside quotes",
+                _ if record.len() > LONGEST => "is too long",
+                (_, false) => return Ok(record),
+                _ => continue,
+            };
+            return Err(self.wrong(message));
+        }
+    }
+
+    /// The error that the record after the last one has.
     fn wrong(&self, what: &str) -> Failure {
-        // The line of names is not a row.
-        Failure::Read(io::Error::other(format!("row {} {what}", self.number)))
+        let which = match self.number {
+            0 => "the line of names".to_owned(),
+            number => format!("row {number}"),
+        };
+        Failure::Read(io::Error::other(format!("{which} {what}")))
     }
 }
 

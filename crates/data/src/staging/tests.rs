@@ -42,7 +42,7 @@ fn rows_of_a_compressed_file_are_read_by_number_and_named_by_its_name() {
     let path = folder.path().join("a.jsonl.gz");
     fs::write(&path, gzip(format!("{ROWS}{{\"text\": 1}}\n").as_bytes())).unwrap();
     let found = crate::dataset::Found {
-        chosen: Chosen { files: vec![path.clone()], split: None, left: Vec::new() },
+        chosen: Chosen { files: vec![path.clone()], split: None, left: Vec::new(), links: Vec::new() },
         bounds: None,
         index_folder: Some(folder.path().join("cache")),
     };
@@ -94,8 +94,8 @@ fn csv_becomes_rows_of_texts() {
     let packed = written_out(folder.path(), "metadata.csv.gz", &gzip(csv.as_bytes())).unwrap();
     assert_eq!(packed, expected);
     for (csv, message) in [
-        ("a,b\n1\n", "row 1 has 1 fields, the first line names 2"),
-        ("a,b\n1,\"2\n", "ends inside quotes"),
+        ("a,b\n1\n", "row 1 has 1 field, the first line names 2"),
+        ("a,b\n1,2\n1,\"2\n", "row 2 ends inside quotes"),
         ("a,a\n1,2\n", "the column 'a' is there twice"),
         ("", "it is empty"),
     ] {
@@ -105,9 +105,34 @@ fn csv_becomes_rows_of_texts() {
 }
 
 #[test]
-fn only_metadata_is_taken_for_rows_among_the_csv_files_of_a_folder() {
+fn csv_that_is_not_utf_8_is_told_by_its_row() {
+    let folder = tempfile::tempdir().unwrap();
+    for (csv, message) in [
+        (&b"a,b\n1,2\n\n1,\xfc\n"[..], "row 2 is not UTF-8 (byte 3): save the file as UTF-8"),
+        (b"\xff\xfea\0,\0b\0\n\0", "the line of names is not UTF-8 (byte 1): save the file as UTF-8"),
+    ] {
+        let error = written_out(folder.path(), "bad.csv", csv).unwrap_err();
+        assert!(error.ends_with(message), "{error}");
+    }
+}
+
+#[test]
+fn a_quote_that_nobody_closes_costs_one_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    // Counting the quotes of the whole record at each of its lines would take hours.
+    let csv = format!("a,b\n1,5\" pipe\n{}", "1,2\n".repeat(1_000_000));
+    let error = written_out(folder.path(), "stray.csv", csv.as_bytes()).unwrap_err();
+    assert!(error.ends_with("row 1 ends inside quotes"), "{error}");
+}
+
+#[test]
+fn only_metadata_and_splits_are_taken_for_rows_among_the_csv_files_of_a_folder() {
     for (name, taken) in [
         ("metadata.csv", true),
+        ("train.csv", true),
+        ("Validation.csv.gz", true),
+        ("test-00000-of-00001.csv", true),
+        ("training_log.csv", false),
         ("results.csv", false),
         ("train.jsonl.gz", true),
         ("train.json.zst", true),

@@ -21,7 +21,7 @@ use garden_data::{
     overlap::{RowSet, SharedRows, shared_rows},
     processor::{PixelLimits, Processor},
     progress::Progress,
-    split::{LeftSplit, SplitChoice},
+    split::SplitChoice,
     survey::{RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };
@@ -57,7 +57,7 @@ pub struct RunData {
     longest: (Longest, usize),
     /// Rows to evaluate on that are trained on, too.
     pub shared: Option<SharedRows>,
-    /// Lines that say which splits are read, where a dataset has several.
+    /// Lines that say what beside the rows is not read: other splits, folders behind links.
     splits: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     let compare = |rows: &RowSet| shared_rows(&trained_on, rows, workers(&config.data), progress);
     let shared = evaluated_on.as_ref().map(compare).transpose()?;
     let splits = [Some(&trained_on), evaluated_on.as_ref().filter(|_| split.is_none())];
-    let splits = splits.into_iter().flatten().filter_map(said_split).collect();
+    let splits = splits.into_iter().flatten().flat_map(|rows| rows.dataset.not_read()).collect();
     let longest = (longest, config.data.max_seq_length);
     let selective_from_epoch = match config.data.selective_loss {
         Level::None => 0,
@@ -148,14 +148,6 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         shared,
         splits,
     })
-}
-
-/// Which split of a dataset is read, where there is more than one.
-fn said_split(rows: &RowSet) -> Option<String> {
-    let (dataset, left) = (&rows.dataset, rows.dataset.left_splits());
-    let left: Vec<String> = left.iter().map(LeftSplit::to_string).collect();
-    let split = dataset.split().unwrap_or("the files of no split");
-    (!left.is_empty()).then(|| format!("split: {split}; not read: {}", left.join(", ")))
 }
 
 fn patch_bytes(recipe: &Recipe) -> usize {

@@ -71,8 +71,14 @@ impl Encoder {
 impl Runs {
     /// What stands before and after what is learned in this row.
     pub fn marks(&self) -> [&'static str; 2] {
+        // A bracket that touches a mark would be read as a part of it.
+        let touches = |text: &str, mark: &str| {
+            let ends = [mark.chars().next(), mark.chars().next_back()];
+            ends.into_iter().flatten().any(|end| text.starts_with(end) || text.ends_with(end))
+        };
+        let taken = |text: &str, mark: &str| text.contains(mark) || touches(text, mark);
         let free =
-            |marks: &&[&str; 2]| !self.0.iter().any(|run| marks.iter().any(|mark| run.text.contains(mark)));
+            |marks: &&[&str; 2]| !self.0.iter().any(|run| marks.iter().any(|mark| taken(&run.text, mark)));
         // A row that has all of them is shown with the plainest.
         MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
     }
@@ -102,4 +108,20 @@ fn excerpt(text: &str, characters: usize) -> String {
     let (start, end) = (&safe[..characters / 2], &safe[safe.len() - characters / 2..]);
     let middle = format!(" … {hidden} characters … ");
     start.iter().copied().chain(middle.chars()).chain(end.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bracket_beside_what_is_learned_is_not_taken_for_a_mark() {
+        let runs = |texts: [&str; 3]| {
+            let run = |(at, text): (usize, &&str)| Run { trained: at == 1, tokens: 1, text: (*text).into() };
+            Runs(texts.iter().enumerate().map(run).collect())
+        };
+        assert_eq!(runs(["sides: [", "4", ", 5]"]).shown(100), "sides: [⟦4⟧, 5]");
+        assert_eq!(runs(["", "[4, 5]", ""]).shown(100), "⟦[4, 5]⟧");
+        assert_eq!(runs(["a [b] c", "d", "e"]).shown(100), "a [b] c[[d]]e");
+    }
 }

@@ -284,6 +284,26 @@ fn markers_in_questions_and_parts_must_match_the_images_too() {
 }
 
 #[test]
+fn markers_of_what_is_not_shown_are_refused_by_name() {
+    for (text, marker) in
+        [("<video>What?", "<video>"), ("<audio>What?", "<audio>"), ("1: <img>a.png</img> What?", "<img>")]
+    {
+        for row in [
+            format!(r#"{{"messages": [{{"role": "user", "content": "{text}"}}]}}"#),
+            format!(r#"{{"conversations": [{{"from": "user", "value": "{text}"}}]}}"#),
+            format!(r#"{{"prompt": "{text}", "completion": "A cat"}}"#),
+        ] {
+            let error = read(&row).expect_err(&row).to_string();
+            assert!(error.starts_with(&format!("'{marker}' is not followed: ")), "{error}");
+        }
+    }
+    for text in ["What does <img src='a'> do?", "A <video src='a'> tag"] {
+        let row = format!(r#"{{"prompt": "{text}", "completion": "<video>"}}"#);
+        read(&row).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+#[test]
 fn fields_that_say_nothing_do_not_get_in_the_way() {
     for row in [
         r#"{"conversations": [], "messages": [{"role": "user", "content": "What?"}], "image": null}"#,

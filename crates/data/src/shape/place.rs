@@ -10,6 +10,17 @@ use std::borrow::Cow;
 /// What stands for an image in shapes whose text has markers.
 pub(crate) const MARKER: &str = "<image>";
 
+/// Markers of other tools, by what they begin and end with, and what to do about them.
+const OTHERS: [(&str, &str, &str); 3] = [
+    (
+        "<video>",
+        "",
+        "videos are not trained on; remove the row, or write the content as parts if this is text",
+    ),
+    ("<audio>", "", "sound is not trained on; remove the row, or write the content as parts if this is text"),
+    ("<img>", "</img>", "write <image> there, and what is between <img> and </img> into 'images'"),
+];
+
 /// A marker in what the model says is text that it said.
 pub(super) fn may_hold_images(role: Role) -> bool {
     matches!(role, Role::User | Role::Tool)
@@ -104,8 +115,26 @@ fn split_at_markers(draft: Draft<'_>) -> Result<Draft<'_>, BadRow> {
     Ok(Draft { parts, ..draft })
 }
 
+/// Refuses what stands for something that is not shown: it would be learned as if it were words.
+fn refuse_other_markers(draft: &Draft<'_>) -> Result<(), BadRow> {
+    if !draft.plain || !may_hold_images(draft.turn.role) {
+        return Ok(());
+    }
+    for part in &draft.parts {
+        let DraftPart::Text(text) = part else { continue };
+        let has = |(start, end, _): &&(&str, &str, &str)| {
+            text.split_once(start).is_some_and(|(_, rest)| rest.contains(end))
+        };
+        if let Some((field, _, advice)) = OTHERS.iter().find(has) {
+            return Err(BadRow::Refused { field, advice });
+        }
+    }
+    Ok(())
+}
+
 /// Puts the images where the placeholders are; where there are none, before the first user turn.
 fn at_placeholders(mut turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+    turns.iter().try_for_each(refuse_other_markers)?;
     let Count { placeholders, images: inside, .. } = Count::of(&turns);
     if placeholders == 0 && !images.is_empty() {
         if inside > 0 {

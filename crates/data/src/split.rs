@@ -59,6 +59,8 @@ pub struct LeftSplit {
     pub split: Option<String>,
     /// How many files it has.
     pub files: usize,
+    /// Whether the README's configuration leaves these files out.
+    pub outside: bool,
 }
 
 impl fmt::Display for LeftSplit {
@@ -66,6 +68,7 @@ impl fmt::Display for LeftSplit {
         let files = if self.files == 1 { "file" } else { "files" };
         match &self.split {
             Some(split) => write!(f, "{split} ({} {files})", self.files),
+            None if self.outside => write!(f, "{} {files} outside the README's configuration", self.files),
             None => write!(f, "{} {files} of no split", self.files),
         }
     }
@@ -133,7 +136,7 @@ pub(crate) fn choose(
         splits.entry(split).or_default().push(file);
     }
     let mut chosen = among(root, splits, &wanted)?;
-    chosen.left.extend((outside > 0).then_some(LeftSplit { split: None, files: outside }));
+    chosen.left.extend((outside > 0).then_some(LeftSplit { split: None, files: outside, outside: true }));
     Ok(chosen)
 }
 
@@ -148,7 +151,9 @@ fn configured<'c>(
     let mut rest = wanted.clone();
     if let SplitChoice::Named(names) = wanted {
         let parts: Vec<_> = names.split('+').map(|one| one.rsplit_once('/').unwrap_or(("", one))).collect();
-        name = parts.iter().map(|(config, _)| config.trim()).find(|config| !config.is_empty());
+        let configs = parts.iter().map(|(config, _)| config.trim()).filter(|config| !config.is_empty());
+        // Two of them are the name of none.
+        name = configs.reduce(|one, other| if one == other { one } else { names });
         rest = SplitChoice::Named(parts.iter().map(|(_, split)| *split).collect::<Vec<_>>().join("+"));
     }
     match card.config(name) {
@@ -182,7 +187,8 @@ fn among(root: &Path, mut splits: Splits, wanted: &SplitChoice) -> Result<Chosen
         chosen.split = Some(joined).filter(|joined| !joined.is_empty());
     }
     chosen.files.sort_unstable();
-    let left = splits.into_iter().map(|(split, files)| LeftSplit { split, files: files.len() });
+    let left =
+        splits.into_iter().map(|(split, files)| LeftSplit { split, files: files.len(), outside: false });
     chosen.left = left.collect();
     Ok(chosen)
 }
@@ -209,7 +215,7 @@ fn named(splits: &Splits, name: &str) -> Option<Option<String>> {
 
 fn listed(splits: &Splits) -> String {
     let split = |(split, files): (&Option<String>, &Vec<PathBuf>)| {
-        LeftSplit { split: split.clone(), files: files.len() }.to_string()
+        LeftSplit { split: split.clone(), files: files.len(), outside: false }.to_string()
     };
     splits.iter().map(split).collect::<Vec<_>>().join(", ")
 }
@@ -319,6 +325,8 @@ mod tests {
         let names = ["one/test.jsonl", "one/train.jsonl", "two/train.jsonl"];
         let error = pick_with(Some(several), &names, &SplitChoice::Training).unwrap_err();
         assert!(error.contains("one, two") && error.contains("--split NAME/train"), "{error}");
+        let error = pick_with(Some(several), &names, &named("one/train+two/train")).unwrap_err();
+        assert!(error.contains("choose one of them"), "{error}");
         let (files, _) = pick_with(Some(several), &names, &named("one/train+one/test")).unwrap();
         assert_eq!(files, names[..2]);
         assert_eq!(pick_with(Some(several), &names, &named("all")).unwrap().0, names);

@@ -201,3 +201,13 @@ fn a_folder_named_partial_is_somebody_elses() {
     assert!(!folders.output.join("model-00001-of-00002.safetensors").exists());
     assert_eq!(std::fs::read(partial.join("model-00001-of-00002.safetensors")).unwrap(), b"mine");
 }
+
+#[test]
+fn an_empty_folder_behind_a_link_is_filled() {
+    let (folders, _) = folders(0.05);
+    let (real, link) = (folders.output.with_file_name("real"), folders.output.clone());
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    run(&folders, MergedAs::SixteenBit).unwrap();
+    assert!(link.is_symlink() && real.join("config.json").is_file());
+}

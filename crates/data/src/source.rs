@@ -53,8 +53,10 @@ impl ImageRoot {
     /// system tells it, one that leads outside by where it leads.
     fn find(&self, path: &Path) -> Result<PathBuf, BadRow> {
         let places = listed(&self.starts);
-        let mut failed =
-            BadRow::ImageFile { path: path.to_owned(), reason: format!("no such file in {places}") };
+        let mut failed = BadRow::ImageFile {
+            path: path.to_owned(),
+            reason: format!("no such file in {places}; --image-root names another folder to look in"),
+        };
         for start in &self.starts {
             match start.join(path).canonicalize() {
                 Ok(whole) if self.bounds.iter().any(|bounds| whole.starts_with(bounds)) => return Ok(whole),
@@ -214,6 +216,7 @@ mod tests {
         for path in ["gone.png", "deep"] {
             let error = bytes(&ImageSource::Path(path.into()), &root, None).unwrap_err().to_string();
             assert!(error.starts_with(&format!("image {path}: ")), "{error}");
+            assert_eq!(error.contains("--image-root"), path == "gone.png", "{error}");
         }
     }
 

@@ -173,6 +173,9 @@ fn convert_keeps_rows_and_images_through_every_format() {
         report
     };
     assert_eq!(report("shapes"), report("d.jsonl"));
+    let inside = run(folder.path(), &["dataset", "convert", "shapes", "shapes/train.parquet"]);
+    assert_eq!(inside.code, Some(2));
+    assert!(inside.errors.contains("its rows would be read twice the next time"), "{}", inside.errors);
     let again = run(folder.path(), &["dataset", "convert", "a.jsonl", "d.jsonl"]);
     assert_eq!(again.code, Some(2), "a file that is there is not written over");
 }

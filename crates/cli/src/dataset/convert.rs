@@ -2,9 +2,13 @@
 
 use super::flags::SourceFlags;
 use crate::progress::Bars;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use garden_data::{Dataset, convert::convert};
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,10 +32,28 @@ pub struct Args {
 
 /// Writes the dataset and says how many rows it has.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    check_apart(Path::new(&args.from), &args.to)?;
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.from, &args.source.options(), &bars)?);
     SourceFlags::say_not_read(&dataset);
     let rows = convert(&dataset, &args.to, &bars)?;
     println!("{rows} rows in {}", args.to.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to put the same rows once more into the folder that they are in.
+fn check_apart(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let inside = match (from.is_dir(), folder.canonicalize(), from.canonicalize()) {
+        (true, Ok(folder), Ok(from)) => folder.starts_with(from),
+        // A folder that is not there is told when the file is written.
+        _ => false,
+    };
+    ensure!(
+        !inside,
+        "{} is inside {}: its rows would be read twice the next time; write them elsewhere",
+        to.display(),
+        from.display()
+    );
+    Ok(())
 }

@@ -1,7 +1,9 @@
-//! What a dataset's README says about its files: the `configs` of the YAML before its text, as the hub reads them.
+//! What a dataset's README says about its files: the `configs` of the YAML before its text, as the hub reads
+//! them.
 //!
-//! Takes the text of a README and gives, for one configuration, the split of each file. A README without `configs` says
-//! nothing; one whose `configs` cannot be followed is an error, since without them rows of a test split would be trained on.
+//! Takes the text of a README and gives, for one configuration, the split of each file. A README without
+//! `configs` says nothing; one whose `configs` cannot be followed is an error, since without them rows of a
+//! test split would be trained on.
 
 use crate::error::DataError;
 use serde::Deserialize;
@@ -100,7 +102,8 @@ impl Card {
         }
     }
 
-    /// The configuration of a name; without one the default, or the only one. What is missing is told with what there is.
+    /// The configuration of a name; without one the default, or the only one. What is missing is told with
+    /// what there is.
     pub fn config(&self, name: Option<&str>) -> Result<&Config, String> {
         let found = match (name, &self.configs[..]) {
             (Some(name), configs) => configs.iter().find(|config| config.name == name),
@@ -155,7 +158,8 @@ impl Patterns {
     }
 }
 
-/// Whether a path is one that a pattern means: `*` and `?` stand for what is inside a name, `**` for any folders.
+/// Whether a path is one that a pattern means: `*` and `?` stand for what is inside a name, `**` for any
+/// folders.
 fn matches(pattern: &str, path: &str) -> bool {
     fn folders(patterns: &[&str], names: &[&str]) -> bool {
         match (patterns.split_first(), names.split_first()) {
@@ -172,7 +176,8 @@ fn matches(pattern: &str, path: &str) -> bool {
 /// Whether a name is like a pattern without folders.
 fn is_like(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    // Where the last star was, and how far it reached: it takes one more character whenever what follows does not fit.
+    // Where the last star was, and how far it reached: it takes one more character whenever what follows does
+    // not fit.
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
         match pattern.get(p) {

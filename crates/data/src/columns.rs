@@ -27,7 +27,8 @@ const MEANINGS: [&str; 17] = [
     "text",
 ];
 
-/// Names that would mean the same as each other: where the user says which column is meant, the others are not.
+/// Names that would mean the same as each other: where the user says which column is meant, the others are
+/// not.
 const RIVALS: [&[&str]; 3] = [
     &["image", "images"],
     &["prompt", "question", "text", "instruction", "messages", "conversations"],
@@ -103,8 +104,8 @@ impl Columns {
         self.0.iter().map(|(_, column)| column.as_str())
     }
 
-    /// Gives the fields of a row their meanings. Fields that would mean the same are left out, since the user said which
-    /// one is meant; the names of those that say something are returned.
+    /// Gives the fields of a row their meanings. Fields that would mean the same are left out, since the user
+    /// said which one is meant; the names of those that say something are returned.
     pub(crate) fn rename(&self, row: &mut Value<'_>) -> Result<Vec<String>, BadRow> {
         let missing = self.0.iter().find(|(_, column)| match row {
             Value::Map(fields) => !fields.iter().any(|(key, _)| key == column),

@@ -1,9 +1,9 @@
 //! The splits of a dataset, as far as the names of its files tell them.
 //!
 //! Takes the data files below a folder and which split is wanted; gives the files to read. The rules are
-//! those of the `datasets` library: what the README's `configs` say, else a word such as `train`, `val` or `test`
-//! in the name of a file or of its nearest folder that has one, or the name before `-00000-of-00001`. Rows to
-//! train on are never those of another split, unless the user names it.
+//! those of the `datasets` library: what the README's `configs` say, else a word such as `train`, `val` or
+//! `test` in the name of a file or of its nearest folder that has one, or the name before `-00000-of-00001`.
+//! Rows to train on are never those of another split, unless the user names it.
 
 use crate::{
     card::{Card, Config, Said},
@@ -35,8 +35,8 @@ pub enum SplitChoice {
     Training,
     /// One to evaluate on: `validation`, else `test`, else the files that belong to no split.
     Evaluation,
-    /// These, with `+` between several; `all` for every file. `CONFIG/SPLIT` is one of a configuration that the README
-    /// has.
+    /// These, with `+` between several; `all` for every file. `CONFIG/SPLIT` is one of a configuration that
+    /// the README has.
     Named(String),
 }
 
@@ -110,7 +110,8 @@ fn shard_of(name: &str) -> Option<&str> {
     (digits(number) && digits(after) && !split.is_empty()).then_some(split)
 }
 
-/// Chooses among the files below `root`; the names above it tell nothing, and a card tells more than names do.
+/// Chooses among the files below `root`; the names above it tell nothing, and a card tells more than names
+/// do.
 pub(crate) fn choose(
     root: &Path,
     files: Vec<PathBuf>,
@@ -140,8 +141,8 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-/// The configuration that is meant, and the split of it. Every file is meant by `all` where no configuration is the
-/// default.
+/// The configuration that is meant, and the split of it. Every file is meant by `all` where no configuration
+/// is the default.
 fn configured<'c>(
     root: &Path,
     card: &'c Card,

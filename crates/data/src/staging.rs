@@ -63,8 +63,8 @@ pub(crate) fn is_text(path: &Path) -> bool {
     Form::of(path).is_some()
 }
 
-/// Whether a file of a folder holds rows as text. CSV files lie about in folders; only an image folder's metadata and files
-/// that are called by a split are known to be rows.
+/// Whether a file of a folder holds rows as text. CSV files lie about in folders; only an image folder's
+/// metadata and files that are called by a split are known to be rows.
 pub(crate) fn is_text_of_folder(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let stem = name.split_once(".csv").map_or(&*name, |(stem, _)| stem);

@@ -46,7 +46,8 @@ impl<'a> Value<'a> {
         Ok(value)
     }
 
-    /// Why a row's text is not JSON, in words for its writer. Where it stands in the file is said with the row's number.
+    /// Why a row's text is not JSON, in words for its writer. Where it stands in the file is said with the
+    /// row's number.
     pub fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
         if let Err(error) = std::str::from_utf8(text) {
             return format!("byte {} is not UTF-8: save the file as UTF-8", error.valid_up_to() + 1);

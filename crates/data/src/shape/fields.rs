@@ -141,7 +141,8 @@ impl<'r, 'a> Fields<'r, 'a> {
         self.value.get(name).is_some_and(|value| !value.is_blank())
     }
 
-    /// The one of these fields that says something, or else the first that is there. Two that say something are an error.
+    /// The one of these fields that says something, or else the first that is there. Two that say something
+    /// are an error.
     pub fn only(&self, names: &[&'static str]) -> Result<Option<&'static str>, BadRow> {
         let mut said = names.iter().copied().filter(|name| self.has(name));
         match (said.next(), said.next()) {

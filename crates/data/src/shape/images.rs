@@ -46,8 +46,8 @@ fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
     row.get(name)
 }
 
-/// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an image file in a
-/// field of such a name. Other fields may name files only to say where a row comes from.
+/// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an
+/// image file in a field of such a name. Other fields may name files only to say where a row comes from.
 pub(super) fn is_meant(name: &str, value: &Value<'_>) -> bool {
     let name = name.to_ascii_lowercase();
     let named = NAMES.iter().any(|part| name.contains(part));

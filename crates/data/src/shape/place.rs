@@ -26,8 +26,8 @@ pub(super) fn may_hold_images(role: Role) -> bool {
     matches!(role, Role::User | Role::Tool)
 }
 
-/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain text; so they are
-/// in parts where no image is beside them, since parts say what is an image.
+/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain
+/// text; so they are in parts where no image is beside them, since parts say what is an image.
 pub(super) fn beside_messages(
     turns: Vec<Draft<'_>>,
     row: &Fields<'_, '_>,

@@ -11,8 +11,8 @@ pub struct SourceFlags {
     /// looked for here first. Give it several times for several.
     #[arg(long, value_name = "DIR")]
     pub image_root: Vec<PathBuf>,
-    /// Which split of a folder or hub dataset: train, validation, test, a name, several with +, or all
-    /// [default: train, or the files of no split].
+    /// Which split of a folder or hub dataset: train, validation, test, a name, several with +, or all;
+    /// CONFIG/train where its README has configurations [default: train, or the files of no split].
     #[arg(long, value_name = "NAME")]
     pub split: Option<String>,
     /// Fetch images that rows name by http(s) address. Private addresses are refused all the same.

@@ -141,8 +141,8 @@ options! {
         /// Where the adapter, checkpoints, logs and the report go.
         #[arg(value_name = "DIR")]
         output_dir: PathBuf,
-        /// Which split of --dataset to train on: train, validation, test, a name, several with +, or all
-        /// (train, or the files of no split).
+        /// Which split of --dataset to train on: train, validation, test, a name, several with +, or all;
+        /// CONFIG/train where its README has configurations (train, or the files of no split).
         #[arg(value_name = "NAME")]
         split: String,
         /// Rows to evaluate on; of a folder or hub dataset its validation split, else its test split.

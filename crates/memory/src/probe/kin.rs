@@ -94,13 +94,18 @@ impl Account {
     }
 
     fn follow(&mut self, look: &Look) {
+        self.move_to(look.bytes);
+        (self.faults, self.parent) = (look.faults, look.parent);
+    }
+
+    /// What came is its own, and what went was its own as far as that reaches.
+    fn move_to(&mut self, bytes: u64) {
         let moved = |part: u64| {
-            (part + look.bytes.saturating_sub(self.bytes))
-                .saturating_sub(self.bytes.saturating_sub(look.bytes))
+            (part + bytes.saturating_sub(self.bytes)).saturating_sub(self.bytes.saturating_sub(bytes))
         };
         (self.own, self.grown) = (moved(self.own), moved(self.grown));
         self.own_then = self.own_then.min(self.own);
-        (self.bytes, self.faults, self.parent) = (look.bytes, look.faults, look.parent);
+        self.bytes = bytes;
     }
 
     /// What it might have made its own, besides what is known to be.
@@ -164,7 +169,8 @@ impl Ledger {
     pub fn measure(&mut self, measured: &HashMap<i32, Measured>) {
         for (pid, account) in &mut self.accounts {
             let Some(found) = measured.get(pid) else { continue };
-            account.bytes = found.bytes;
+            // Memory also comes and goes between a look and the measurement that follows it.
+            account.move_to(found.bytes);
             account.own = found.private.min(account.bytes);
             (account.own_then, account.faults_then, account.excess) = (account.own, account.faults, 0);
             account.measured = true;
@@ -419,6 +425,18 @@ mod tests {
         ledger.measure(&[(PARENT, parent), (20, worker)].into());
         ledger.follow(&[look(PARENT, 100 * MB, 0), look(20, 120 * MB, 0)]);
         assert_eq!(ledger.known().likely, 120 * MB);
+    }
+
+    #[test]
+    fn what_went_between_a_look_and_its_measurement_is_gone() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(10 * MB, 20..21, 0));
+        ledger.follow(&[look(PARENT, 300 * MB, 0), look(20, 10 * MB, 0)]);
+        // The parent has freed what it had just taken.
+        let each = Measured { bytes: 10 * MB, private: 0, share: 5 * MB };
+        ledger.measure(&[(PARENT, each), (20, each)].into());
+        let known = ledger.known();
+        assert_eq!((known.certain, known.likely, known.most, known.pace), (10 * MB, 10 * MB, 10 * MB, 10 * MB));
     }
 
     #[test]

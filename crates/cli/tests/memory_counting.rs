@@ -41,6 +41,30 @@ fn workers_forked_anew_each_epoch_are_not_stopped_for_memory_they_do_not_have() 
 }
 
 #[test]
+fn a_segment_that_workers_begin_to_read_is_counted_once() {
+    let flags = ["--interval", "20ms", "--format", "json", "--steps-per-epoch", "30"];
+    let finished = Finished::of(&mut memory_run(&flags, "shared_readers.py", &[]));
+    assert_eq!(finished.code, Some(0), "{}", finished.errors);
+    let summary = finished.summary();
+    let peak = summary["peak"].as_u64().unwrap();
+    assert!((200 * MB..250 * MB).contains(&peak), "counted for each it would be 1.8 GB: {peak}");
+    assert_eq!(summary["assessment"]["verdict"], "steady", "{}", summary["assessment"]);
+}
+
+#[test]
+fn memory_that_comes_and_goes_while_it_is_measured_breaks_nothing() {
+    // A forked child makes the tree one whose pages may be shared, and the limit has it measured.
+    let code = "import os, time
+if os.fork() == 0: time.sleep(60)
+for _ in range(40):
+    spike = bytearray(b'1') * 60_000_000
+    del spike
+os._exit(0)";
+    let finished = run_python(&["--interval", "5ms", "--limit", "100MB", "--format", "json"], code);
+    assert!(matches!(finished.code, Some(0 | 75)), "{:?}: {}", finished.code, finished.errors);
+}
+
+#[test]
 fn a_stop_at_the_limit_leaves_its_evidence() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.jsonl");

@@ -55,6 +55,8 @@ pub(super) struct Known {
     pub most: u64,
     /// As `certain`, but untouched by measurements: this moves only when memory does.
     pub pace: u64,
+    /// What went, perhaps, with processes that ended.
+    pub unsure: u64,
 }
 
 #[derive(Debug)]
@@ -135,6 +137,8 @@ struct Family {
     pool: f64,
     /// What a worker had for itself when the workers were last measured.
     typical: u64,
+    /// Members have ended since the last measurement. What they had in common with nobody who is left went with them.
+    bereaved: bool,
 }
 
 /// The accounts of a tree.
@@ -149,7 +153,13 @@ impl Ledger {
     /// Takes in a look at all living processes.
     pub fn follow(&mut self, looks: &[Look]) {
         let seen: HashMap<i32, &Look> = looks.iter().map(|look| (look.pid, look)).collect();
-        self.accounts.retain(|pid, account| seen.get(pid).is_some_and(|look| look.image == account.image));
+        self.accounts.retain(|pid, account| {
+            let stays = seen.get(pid).is_some_and(|look| look.image == account.image);
+            if !stays && let Some(family) = self.families.get_mut(&account.family) {
+                family.bereaved = true;
+            }
+            stays
+        });
         let before = self.pooled_by_family();
         let parents_then: HashMap<i32, u64> =
             self.accounts.iter().map(|(pid, account)| (*pid, account.bytes)).collect();
@@ -183,6 +193,7 @@ impl Ledger {
                 let common =
                     |(account, found): &(&Account, &Measured)| found.share.saturating_sub(account.own);
                 family.pool = found.iter().map(common).sum::<u64>() as f64;
+                family.bereaved = false;
             }
             let workers: Vec<u64> = found
                 .iter()
@@ -207,6 +218,7 @@ impl Ledger {
             known.certain += counted.own + counted.largest_rest;
             known.most += (counted.own + counted.assumed + pool + counted.doubt).min(counted.bytes);
             known.pace += counted.grown + counted.largest_ungrown;
+            known.unsure += if family.bereaved { pool - counted.largest_shared } else { 0 };
         }
         known
     }
@@ -283,7 +295,7 @@ impl Ledger {
             (account.own, account.own_then, account.grown) = (account.bytes, account.bytes, account.bytes);
             (account.faults_then, account.excess) = (account.faults, 0);
             if let Some(family) = self.families.get_mut(&account.family) {
-                family.pool = 0.0;
+                (family.pool, family.bereaved) = (0.0, false);
             }
         }
     }
@@ -436,7 +448,10 @@ mod tests {
         let each = Measured { bytes: 10 * MB, private: 0, share: 5 * MB };
         ledger.measure(&[(PARENT, each), (20, each)].into());
         let known = ledger.known();
-        assert_eq!((known.certain, known.likely, known.most, known.pace), (10 * MB, 10 * MB, 10 * MB, 10 * MB));
+        assert_eq!(
+            (known.certain, known.likely, known.most, known.pace),
+            (10 * MB, 10 * MB, 10 * MB, 10 * MB)
+        );
     }
 
     #[test]
@@ -450,6 +465,24 @@ mod tests {
         let left: Vec<Look> = epoch(1300 * MB, 20..22, 300 * MB);
         ledger.follow(&left);
         assert_eq!(ledger.known().likely, 1900 * MB, "three times its own, and the pool");
+    }
+
+    #[test]
+    fn what_may_have_gone_with_a_worker_is_a_reason_to_measure() {
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..23, 0));
+        let grown = [look(PARENT, 1000 * MB, 0), look(20, 1000 * MB, 0), look(21, 1000 * MB, 0)];
+        ledger.follow(&[&grown[..], &[look(22, 1500 * MB, 0)]].concat());
+        // It forks, so that it has its 500 MB in common with its child, and both end.
+        let child = Look { parent: 22, ..look(30, 1500 * MB, 0) };
+        ledger.follow(&[&grown[..], &[look(22, 1500 * MB, 0), child]].concat());
+        assert_eq!((ledger.known().likely, ledger.known().unsure), (1500 * MB, 0));
+        ledger.follow(&grown);
+        let known = ledger.known();
+        assert_eq!((known.certain, known.unsure), (1000 * MB, 500 * MB), "{known:?}");
+        let each = Measured { bytes: 1000 * MB, private: 0, share: 1000 * MB / 3 };
+        ledger.measure(&[(PARENT, each), (20, each), (21, each)].into());
+        assert_eq!((ledger.known().likely, ledger.known().unsure), (1000 * MB, 0));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A tree's own memory at one moment, and how well it is known.
 
-use super::{ProcessRow, kin::Known};
+use super::{kin::Known, mapped::Mapped};
 use serde::Serialize;
 
 /// Bytes that a tree must give back itself, as an estimate between bounds.
@@ -17,30 +17,43 @@ pub struct Level {
     /// A lower bound that measurements leave alone: it moves only when memory does, so that speeds can be taken from it.
     #[serde(skip)]
     pub pace: u64,
+    /// The part of the estimate that has moved since it was measured: it may be too high as well as too low.
+    #[serde(skip)]
+    pub unsure: u64,
 }
 
 impl Level {
     /// A level that is known to the byte.
     pub fn exact(owned: u64) -> Self {
-        Self { owned, certain: owned, most: owned, pace: owned }
+        Self { owned, certain: owned, most: owned, pace: owned, unsure: 0 }
     }
 
-    /// With the shared memory of `processes`, of which the tree is taken to have `shmem`.
-    pub(super) fn of(private: Known, processes: &[ProcessRow], shmem: u64) -> Self {
-        let largest = processes.iter().map(|row| row.memory.shmem).max().unwrap_or(0);
-        let unmeasured: u64 =
-            processes.iter().filter(|row| row.pss.is_none()).map(|row| row.memory.shmem).sum();
-        let in_doubt = if processes.len() > 1 { unmeasured } else { 0 };
+    /// Private and shared memory together.
+    pub(super) fn of(private: Known, shared: &Mapped) -> Self {
         Self {
-            owned: private.likely + shmem,
-            certain: private.certain + largest,
-            most: private.most + shmem + in_doubt,
-            pace: private.pace + largest,
+            owned: private.likely + shared.likely(),
+            certain: private.certain + shared.certain(),
+            most: private.most + shared.most(),
+            pace: private.pace + shared.certain(),
+            unsure: private.unsure + shared.moved(),
         }
     }
 
     /// The part of it that is in doubt.
     pub fn doubt(&self) -> f64 {
-        self.most.saturating_sub(self.owned) as f64 / (self.owned as f64).max(1.0)
+        self.most.saturating_sub(self.owned).max(self.unsure) as f64 / (self.owned as f64).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_that_may_be_too_high_is_in_doubt_as_one_that_may_be_too_low() {
+        let level = Level::exact(1000);
+        assert_eq!(level.doubt(), 0.0);
+        assert_eq!(Level { most: 1100, ..level }.doubt(), 0.1);
+        assert_eq!(Level { unsure: 200, ..level }.doubt(), 0.2);
     }
 }

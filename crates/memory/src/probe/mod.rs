@@ -11,6 +11,7 @@ mod high_water;
 mod kin;
 mod level;
 mod machine;
+mod mapped;
 mod shares;
 mod tree;
 
@@ -29,6 +30,7 @@ use cgroup::Cgroup;
 use gpu::Gpu;
 use high_water::HighWater;
 use kin::{Image, Ledger, Look};
+use mapped::{Mapped, Then};
 use procfs::{
     ProcError,
     process::{Process, Stat, Status},
@@ -433,28 +435,29 @@ fn command_of(member: &Member) -> String {
 
 /// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is returned.
 ///
-/// Anonymous and swapped memory are divided by their accounts. Shared and mapped memory is the sum of the measured shares, but never
-/// less than the largest process has by its own counters: a share is also divided with strangers that map the same pages
-/// (libraries, a parent outside the tree), and falls behind when a worker ends. What was not measured (a new worker, another
-/// user's process) adds nothing to it, since the processes of one job map the same segments and files.
+/// Anonymous and swapped memory are divided by their accounts (`kin`), files and shared memory by what was measured of them
+/// (`mapped`). What was not measured (a new worker, another user's process) adds nothing to these, since the processes of
+/// one job map the same segments and files.
 fn divide(rows: &mut [ProcessRow], shares: &Shares, ledger: &Ledger) -> (Kinds, Level) {
-    let mut measured = Kinds::default();
+    let (mut files, mut shared) = (Mapped::default(), Mapped::default());
     let mut weights = Vec::with_capacity(rows.len());
     let mut weight = Kinds::default();
-    let mut total = Kinds::default();
     for row in rows.iter_mut() {
         let known = shares.of(row.pid);
         (row.pss, row.uss) = (known.map(|share| share.rollup.pss), known.map(|share| share.rollup.uss));
-        let mapped = known.map(|share| share.mapped(&row.memory));
-        measured.add(&mapped.unwrap_or_default());
-        let mapped = mapped.unwrap_or(Kinds { anon: 0, swap: 0, ..row.memory });
+        let (file, shmem) = known.map_or((None, None), |share| (share.file, share.shmem));
+        files.add(row.memory.file, file);
+        shared.add(row.memory.shmem, shmem);
+        let mine = |now: u64, then: Option<Then>| then.map_or(now, |then| then.part(now));
+        let mapped = Kinds {
+            file: mine(row.memory.file, file),
+            shmem: mine(row.memory.shmem, shmem),
+            ..Kinds::default()
+        };
         weight.add(&mapped);
         weights.push(mapped);
-        (total.file, total.shmem) = (total.file.max(row.memory.file), total.shmem.max(row.memory.shmem));
     }
-    if rows.len() > 1 {
-        (total.file, total.shmem) = (total.file.max(measured.file), total.shmem.max(measured.shmem));
-    }
+    let mut total = Kinds { file: files.likely(), shmem: shared.likely(), ..Kinds::default() };
     let part = |total: u64, mine: u64, all: u64| {
         (total as f64 * (mine as f64 / (all as f64).max(1.0))).round() as u64
     };
@@ -469,7 +472,7 @@ fn divide(rows: &mut [ProcessRow], shares: &Shares, ledger: &Ledger) -> (Kinds, 
         };
         (total.anon, total.swap) = (total.anon + row.share.anon, total.swap + row.share.swap);
     }
-    let mut level = Level::of(ledger.known(), rows, total.shmem);
+    let mut level = Level::of(ledger.known(), &shared);
     // The parts were rounded; the level is what the sample says.
     level.owned = total.anon + total.swap + total.shmem;
     (total, level)

@@ -5,7 +5,7 @@
 //! the page tables (milliseconds per gigabyte), so it is taken under a time budget, and in between what it found is
 //! applied to the cheap counters of `/proc/PID/status`.
 
-use super::kin::Measured;
+use super::{kin::Measured, mapped::Then};
 use procfs::process::Process;
 use serde::Serialize;
 use std::{
@@ -24,6 +24,8 @@ const BUDGET_SHARE_IN_DOUBT: f64 = 0.003;
 /// What may be saved up, and what may be owed while the tree is in doubt. A pass over 12 small processes costs 2 to 3 ms, one over
 /// a process of 20 GB about 100 ms.
 const BUDGET_BURST: Duration = Duration::from_millis(100);
+/// Parts add up if they are of one moment. Where more than this part of the memory moved while the tree was measured, they do not.
+const MOST_MOVED: f64 = 0.1;
 
 /// Bytes of each kind of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -80,8 +82,9 @@ impl Rollup {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share {
     pub rollup: Rollup,
-    /// The process's counters at that moment.
-    counters: Kinds,
+    /// Its files and its shared memory, unless they moved too much to be measured.
+    pub file: Option<Then>,
+    pub shmem: Option<Then>,
 }
 
 /// A process that is to be measured.
@@ -121,21 +124,26 @@ impl Shares {
     /// common pages falls to the others.
     pub fn measure(&mut self, tree: &[Subject<'_>]) -> Option<HashMap<i32, Measured>> {
         let start = Instant::now();
-        let read = |subject: &Subject<'_>| {
-            let rollup = read_rollup(subject.process)?;
-            Some((subject.pid, Share { rollup, counters: subject.counters }))
+        let rollups: Vec<Option<Rollup>> = tree.iter().map(|subject| read_rollup(subject.process)).collect();
+        let lives = |subject: &Subject<'_>| {
+            let status = subject.process.status().ok().filter(|status| status.vmrss.is_some())?;
+            Some(super::counters(&status))
         };
-        let read: HashMap<i32, Share> = tree.iter().filter_map(read).collect();
-        let lives =
-            |subject: &Subject<'_>| subject.process.status().is_ok_and(|status| status.vmrss.is_some());
-        let whole = tree.iter().all(lives);
+        let after: Option<Vec<Kinds>> = tree.iter().map(lives).collect();
         let cost = start.elapsed();
         self.budget.spend(cost);
         self.last = Some((Instant::now(), cost));
-        if !whole {
-            return None;
-        }
-        self.known = read;
+        let after = after?;
+        let looks = || tree.iter().map(|subject| subject.counters).zip(after.iter().copied());
+        let has_file = stood_still(looks().map(|(before, after)| (before.file, after.file)));
+        let has_shmem = stood_still(looks().map(|(before, after)| (before.shmem, after.shmem)));
+        let share = |(subject, rollup): (&Subject<'_>, Option<Rollup>)| {
+            let (rollup, now) = (rollup?, subject.counters);
+            let file = has_file.then_some(Then { mapped: now.file, share: rollup.share.file });
+            let shmem = has_shmem.then_some(Then { mapped: now.shmem, share: rollup.share.shmem });
+            Some((subject.pid, Share { rollup, file, shmem }))
+        };
+        self.known = tree.iter().zip(rollups).filter_map(share).collect();
         Some(self.known.iter().map(|(pid, share)| (*pid, share.rollup.private())).collect())
     }
 
@@ -145,23 +153,12 @@ impl Shares {
     }
 }
 
-impl Share {
-    /// The process's part of its shared and mapped memory of this moment.
-    ///
-    /// What came since the reading is taken to be shared as the rest of it is, for parent and workers map the same new
-    /// segments. Anonymous and swapped memory have accounts of their own (`kin`).
-    pub fn mapped(&self, now: &Kinds) -> Kinds {
-        let Self { rollup: Rollup { share, .. }, counters: then } = self;
-        let in_proportion = |now: u64, then: u64, share: u64| match then {
-            0 => now,
-            _ => (now as f64 * (share as f64 / then as f64)).round() as u64,
-        };
-        Kinds {
-            file: in_proportion(now.file, then.file, share.file),
-            shmem: in_proportion(now.shmem, then.shmem, share.shmem),
-            ..Kinds::default()
-        }
-    }
+/// Whether the memory of a tree, before and after it was measured, is that of one moment.
+fn stood_still(looks: impl Iterator<Item = (u64, u64)>) -> bool {
+    let (moved, all) = looks.fold((0, 0), |(moved, all), (before, after)| {
+        (moved + before.abs_diff(after), all + before.max(after))
+    });
+    moved as f64 <= MOST_MOVED * all as f64
 }
 
 /// `None` if the process ended, is not ours to look into, or the kernel (before 5.2) does not split the shares.
@@ -260,23 +257,19 @@ mod tests {
         assert!(budget.allows(now + Duration::from_secs(3), 0.0));
     }
 
-    fn share(private_dirty: u64, share: Kinds, counters: Kinds) -> Share {
-        Share { rollup: Rollup { pss: 0, uss: private_dirty, bytes: 0, private_dirty, share }, counters }
-    }
-
     #[test]
-    fn between_readings_new_shared_memory_is_shared_as_the_rest_is() {
-        let kinds = |file, shmem| Kinds { file, shmem, ..Kinds::default() };
-        let share = share(0, kinds(40, 25), kinds(100, 50));
-        assert_eq!(share.mapped(&kinds(100, 50)), kinds(40, 25));
-        assert_eq!(share.mapped(&kinds(50, 80)), kinds(20, 40));
-        assert_eq!(share.mapped(&kinds(0, 0)), kinds(0, 0));
+    fn what_moves_while_it_is_measured_is_not_of_one_moment() {
+        assert!(stood_still([(100, 100), (50, 52)].into_iter()));
+        assert!(!stood_still([(100, 100), (0, 60)].into_iter()));
+        assert!(stood_still([(0, 0)].into_iter()), "there is nothing to move");
     }
 
     #[test]
     fn private_pages_may_be_shared_memory_that_nobody_else_maps() {
         let kinds = |anon, shmem| Kinds { anon, shmem, ..Kinds::default() };
-        let of = |dirty, kinds| share(dirty, kinds, kinds).rollup.private().private;
+        let of = |private_dirty, share| {
+            Rollup { pss: 0, uss: private_dirty, bytes: 0, private_dirty, share }.private().private
+        };
         assert_eq!(of(30, kinds(100, 0)), 30);
         assert_eq!(of(130, kinds(100, 50)), 80, "at least this much of it is anonymous");
         assert_eq!(of(500, kinds(100, 0)), 100);

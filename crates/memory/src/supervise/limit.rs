@@ -186,6 +186,7 @@ mod tests {
             owned: owned * GB,
             most: most * GB,
             pace: GB,
+            unsure: 0,
         };
         let mut at = |level| watch.look(Duration::from_secs(1), level, Duration::from_secs(1));
         assert_eq!(at(level(1, 1, 9)), Call::Fine, "even the most is fine");
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_measurement_that_finds_more_is_no_runaway() {
         let mut watch = watch();
-        let level = |owned| Level { owned, certain: owned, most: owned, pace: GB };
+        let level = |owned| Level { owned, certain: owned, most: owned, pace: GB, unsure: 0 };
         let look = |watch: &mut LimitWatch, milliseconds, owned| {
             watch.look(Duration::from_millis(milliseconds), level(owned), Duration::from_millis(10))
         };

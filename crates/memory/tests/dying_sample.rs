@@ -22,3 +22,27 @@ fn a_leak_stays_a_leak_however_much_the_last_sample_has_given_back() {
         assert_eq!(assessment.verdict, Verdict::Leak, "{given_back}: {:?}", assessment.evidence);
     }
 }
+
+#[test]
+fn a_parent_that_tidies_up_while_its_workers_live_changes_no_rate() {
+    let facts = RunFacts { steps_per_epoch: Some(60.0), ..RunFacts::default() };
+    let mut analyst = Analyst::new(facts);
+    let sample = |step: u64, anon: f64, main: f64| Sample {
+        t: step as f64 / 80.0,
+        step: Some(step),
+        rss: anon as u64 + 13_000_000,
+        anon: anon as u64,
+        file: 13_000_000,
+        main_rss: Some(main as u64),
+        procs: Some(4),
+        ..Sample::default()
+    };
+    let level = |step: u64| 40e6 + 450e3 * step as f64;
+    (2..180).step_by(2).for_each(|step| analyst.push(&sample(step, level(step), 43e6)));
+    // It copies pages that it had in common with them, and has given its own back.
+    analyst.push(&sample(180, level(180) + 6e6, 13e6));
+    let assessment = analyst.assessment();
+    assert_eq!(assessment.verdict, Verdict::Leak, "{:?}", assessment.evidence);
+    let rate = assessment.growth_per_step.unwrap();
+    assert!((rate - 450e3).abs() < 10e3, "{rate}: {:?}", assessment.evidence);
+}

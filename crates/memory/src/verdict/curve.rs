@@ -139,25 +139,30 @@ impl Curve {
     }
 }
 
-/// How many bins at the end show a process that was already ending: a fall, or a
-/// level, such as the run never had before.
+/// Readings that say what was usual before the end.
+const NEIGHBOURS: usize = 5;
+
+/// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent that tidies up
+/// copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {
-    const NEIGHBOURS: usize = 5;
     let most = MAX_DYING.min(bins.len().saturating_sub(NEIGHBOURS));
-    (1..=most)
-        .rev()
-        .find(|&dying| {
-            let (alive, ending) = bins.split_at(bins.len() - dying);
-            let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(|bin| bin.low).collect());
-            let lowest = |bins: &[Bin]| bins.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
-            let usual = alive.windows(2).map(|pair| pair[0].low - pair[1].low).fold(0.0, f64::max);
-            let falls_as_never = usual < (before - lowest(ending)) / 2.0
-                && ending.iter().all(|bin| before - bin.low > DYING_FALL * before);
-            let below_all = lowest(ending) < DYING_LEVEL * lowest(alive)
-                && ending.iter().all(|bin| bin.low < DYING_LEVEL * before);
-            falls_as_never || below_all
-        })
-        .unwrap_or(0)
+    let is_dying = |dying: &usize| {
+        let (alive, ending) = bins.split_at(bins.len() - dying);
+        gives_back(alive, ending, |bin| bin.low) || gives_back(alive, ending, |bin| bin.mean().main_rss)
+    };
+    (1..=most).rev().find(is_dying).unwrap_or(0)
+}
+
+/// Whether a value falls, or has a level, such as the run never had before.
+fn gives_back(alive: &[Bin], ending: &[Bin], value: impl Fn(&Bin) -> f64) -> bool {
+    let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(&value).collect());
+    let lowest = |bins: &[Bin]| bins.iter().map(&value).fold(f64::INFINITY, f64::min);
+    let usual = alive.windows(2).map(|pair| value(&pair[0]) - value(&pair[1])).fold(0.0, f64::max);
+    let falls_as_never = usual < (before - lowest(ending)) / 2.0
+        && ending.iter().all(|bin| before - value(bin) > DYING_FALL * before);
+    let below_all = lowest(ending) < DYING_LEVEL * lowest(alive)
+        && ending.iter().all(|bin| value(bin) < DYING_LEVEL * before);
+    falls_as_never || below_all
 }
 
 /// How many bins at the start show a process that was still loading: where there are no steps to tell.

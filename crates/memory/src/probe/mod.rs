@@ -338,7 +338,7 @@ impl Probe {
             Need::Pressing => self.shares.costs_at_most(PRESSING_SHARE),
         };
         let subjects: Vec<Subject<'_>> = living.iter().map(Living::subject).collect();
-        let found = measures.then(|| self.shares.measure(&subjects)).flatten();
+        let found = measures.then(|| self.shares.measure(&subjects, need != Need::Usual)).flatten();
         let measured = found.is_some();
         if let Some(found) = found {
             self.ledger.measure(&found);

@@ -25,7 +25,7 @@ const BUDGET_SHARE_IN_DOUBT: f64 = 0.003;
 /// a process of 20 GB about 100 ms.
 const BUDGET_BURST: Duration = Duration::from_millis(100);
 /// Parts add up if they are of one moment. Where more than this part of the memory moved while the tree was measured, they do not.
-const MOST_MOVED: f64 = 0.1;
+const MOST_MOVED: f64 = 0.05;
 
 /// Bytes of each kind of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -118,11 +118,11 @@ impl Shares {
         self.last.is_none_or(|(when, cost)| when.elapsed().as_secs_f64() * share >= cost.as_secs_f64())
     }
 
-    /// Reads the whole tree again; `None` if one of them ended meanwhile.
+    /// Reads the whole tree again; `None` if one of them ended meanwhile, or gave back much unless that is `pressing`.
     ///
     /// It is all or nothing, because shares of different moments do not add up: when a worker ends, its part of the
     /// common pages falls to the others.
-    pub fn measure(&mut self, tree: &[Subject<'_>]) -> Option<HashMap<i32, Measured>> {
+    pub fn measure(&mut self, tree: &[Subject<'_>], pressing: bool) -> Option<HashMap<i32, Measured>> {
         let start = Instant::now();
         let rollups: Vec<Option<Rollup>> = tree.iter().map(|subject| read_rollup(subject.process)).collect();
         let lives = |subject: &Subject<'_>| {
@@ -135,6 +135,11 @@ impl Shares {
         self.last = Some((Instant::now(), cost));
         let after = after?;
         let looks = || tree.iter().map(|subject| subject.counters).zip(after.iter().copied());
+        let private = |kinds: Kinds| kinds.anon + kinds.swap;
+        let held = looks().map(|(before, after)| (private(before), private(after).min(private(before))));
+        if !pressing && !stood_still(held) {
+            return None;
+        }
         let has_file = stood_still(looks().map(|(before, after)| (before.file, after.file)));
         let has_shmem = stood_still(looks().map(|(before, after)| (before.shmem, after.shmem)));
         let share = |(subject, rollup): (&Subject<'_>, Option<Rollup>)| {

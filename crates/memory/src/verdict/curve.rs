@@ -71,6 +71,7 @@ impl Curve {
     pub fn new(bins: &[Bin], axis: Axis) -> Option<Self> {
         let dying = dying_bins(bins);
         let bins = &bins[..bins.len() - dying];
+        let bins = &bins[..bins.len() - usize::from(rises_alone(bins))];
         let bins = &bins[if axis == Axis::Seconds { loading_bins(bins) } else { 0 }..];
         if bins.len() < 3 {
             return None;
@@ -151,6 +152,19 @@ fn dying_bins(bins: &[Bin]) -> usize {
         gives_back(alive, ending, |bin| bin.low) || gives_back(alive, ending, |bin| bin.mean().main_rss)
     };
     (1..=most).rev().find(is_dying).unwrap_or(0)
+}
+
+/// Whether the last bin rises as none of those before it did. One reading is no rate: the next tells what it means, and where there
+/// is none it was the process ending.
+fn rises_alone(bins: &[Bin]) -> bool {
+    /// So many times as far as the others.
+    const FAR: f64 = 3.0;
+    let Some(last) = bins.len().checked_sub(NEIGHBOURS + 2).map(|start| &bins[start..]) else {
+        return false;
+    };
+    let rises: Vec<f64> = last.windows(2).map(|pair| pair[1].low - pair[0].low).collect();
+    let usual = rises[..NEIGHBOURS].iter().fold(0.0_f64, |most, rise| most.max(rise.abs()));
+    rises[NEIGHBOURS] > FAR * usual
 }
 
 /// Whether a value falls, or has a level, such as the run never had before.

@@ -24,6 +24,27 @@ fn a_leak_stays_a_leak_however_much_the_last_sample_has_given_back() {
 }
 
 #[test]
+fn an_end_that_takes_its_time_on_a_busy_machine_is_left_out() {
+    let facts = RunFacts { steps_per_epoch: Some(60.0), ..RunFacts::default() };
+    let mut analyst = Analyst::new(facts);
+    let mut push = |step: u64, anon: u64| {
+        analyst.push(&Sample {
+            t: analyst.samples() as f64,
+            step: Some(step),
+            rss: anon,
+            anon,
+            ..Sample::default()
+        });
+    };
+    (1..=180).for_each(|step| push(step, 7_000_000 + 400_000 * step));
+    [59, 59, 38, 23, 7, 7].iter().for_each(|megabytes| push(180, megabytes * 1_000_000));
+    let assessment = analyst.assessment();
+    assert_eq!(assessment.verdict, Verdict::Leak, "{:?}", assessment.evidence);
+    let rate = assessment.growth_per_step.unwrap();
+    assert!((rate - 400e3).abs() < 10e3, "{rate}: {:?}", assessment.evidence);
+}
+
+#[test]
 fn a_parent_that_tidies_up_while_its_workers_live_changes_no_rate() {
     let facts = RunFacts { steps_per_epoch: Some(60.0), ..RunFacts::default() };
     let mut analyst = Analyst::new(facts);

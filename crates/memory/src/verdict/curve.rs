@@ -20,8 +20,10 @@ const MATERIAL_PEAK: f64 = 0.004;
 const DYING_FALL: f64 = 0.03;
 /// ... or below this part of the least that it ever had.
 const DYING_LEVEL: f64 = 0.8;
-/// At most this many samples show a process while it ends.
+/// At most this many samples show a process while it ends ...
 const MAX_DYING: usize = 3;
+/// ... or, where the step stands still by then, this part of them: on a busy machine an end takes its time.
+const MAX_DYING_AT_LAST_STEP: f64 = 0.1;
 /// Peaks and teeth wider than this part of the run are part of its shape.
 const WIDEST_PEAK: f64 = 0.25;
 
@@ -146,7 +148,10 @@ const NEIGHBOURS: usize = 5;
 /// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent that tidies up
 /// copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {
-    let most = MAX_DYING.min(bins.len().saturating_sub(NEIGHBOURS));
+    let at_last_step =
+        bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.0 == last.x.1));
+    let still = at_last_step.count().min((MAX_DYING_AT_LAST_STEP * bins.len() as f64) as usize);
+    let most = MAX_DYING.max(still).min(bins.len().saturating_sub(NEIGHBOURS));
     let is_dying = |dying: &usize| {
         let (alive, ending) = bins.split_at(bins.len() - dying);
         gives_back(alive, ending, |bin| bin.low) || gives_back(alive, ending, |bin| bin.mean().main_rss)

@@ -20,3 +20,4 @@ for step in range(1, 181):
         os.write(pipe, b".")
     print(f"Step {step}: loss 1.0")
     time.sleep(0.01)
+os._exit(0)  # an interpreter that tidies up copies pages which the workers still share: growth that is not theirs

@@ -38,22 +38,18 @@ pub fn memory_run(flags: &[&str], name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The same command, started as a terminal starts it. What runs in the background of a script has SIGINT and SIGQUIT ignored,
-/// under `nohup` SIGHUP, tests and all, and what is ignored from the start stays ignored.
+/// The same command, started as a terminal starts it: with no signal ignored. What runs in the background of a script has SIGINT
+/// and SIGQUIT ignored, under `nohup` SIGHUP, tests and all, and what is ignored from the start stays ignored. Python
+/// itself ignores SIGPIPE.
 pub fn from_terminal(command: &Command) -> Command {
-    let mut started = Command::new("python3");
-    started.args(HEEDING).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-    started
-}
-
-/// Arguments of a python3 that becomes the program named after them, with no signal ignored; Python itself ignores SIGPIPE.
-const HEEDING: [&str; 2] = [
-    "-c",
-    "import os, signal, sys
+    const HEED: &str = "import os, signal, sys
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE):
     signal.signal(ignored, signal.SIG_DFL)
-os.execvp(sys.argv[1], sys.argv[1:])",
-];
+os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut started = Command::new("python3");
+    started.args(["-c", HEED]).arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    started
+}
 
 /// What a finished run left.
 pub struct Finished {

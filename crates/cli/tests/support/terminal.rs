@@ -1,6 +1,6 @@
 //! A terminal for tests: what a person types and sees, and a session whose terminal it is.
 
-use super::{HEEDING, until};
+use super::{from_terminal, until};
 use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Termios, Winsize, tcgetattr, tcsetwinsize},
@@ -38,9 +38,11 @@ impl Terminal {
         resize(&controller, ROWS, COLUMNS);
         let stdio = || Stdio::from(terminal.try_clone().unwrap());
         let mut started = Command::new("setsid");
-        started.args(["--ctty", "python3"]).args(HEEDING);
-        started.arg(command.get_program()).args(command.get_args());
-        started.env("TERM", "xterm").env("LESS", "");
+        // Set last: a shell that starts another program on the way (a wrapper of python3) unsets the prompt.
+        let mut set = Command::new("env");
+        set.args(["TERM=xterm", "LESS=", "PS1=prompt> "]).arg(command.get_program()).args(command.get_args());
+        let heeding = from_terminal(&set);
+        started.arg("--ctty").arg(heeding.get_program()).args(heeding.get_args());
         let child = started.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let reader = controller.try_clone().unwrap();
@@ -53,9 +55,7 @@ impl Terminal {
 
     /// An interactive shell without anybody's settings.
     pub fn shell() -> Self {
-        // `python3` may be a script of a shell that keeps no prompt in its environment.
-        let bash = ["PS1=prompt> ", "bash", "--norc", "--noprofile", "-i"];
-        let mut terminal = Self::start(Command::new("env").args(bash));
+        let mut terminal = Self::start(Command::new("bash").args(["--norc", "--noprofile", "-i"]));
         terminal.await_text("prompt> ");
         terminal
     }

@@ -457,8 +457,8 @@ fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&str>) 
         facts.push(format!("pressure {pressure:.1} %"));
     }
     facts.extend(snapshot.sample.gpu.map(|gpu| format!("gpu {}", ByteSize(gpu))));
-    facts.push(format!("{} threads", snapshot.sample.threads.unwrap_or(0)));
-    facts.extend(snapshot.sample.major_faults.map(|faults| format!("{faults} major faults")));
+    facts.extend(snapshot.sample.threads.map(|threads| counted(threads.into(), "thread")));
+    facts.extend(snapshot.sample.major_faults.map(|faults| counted(faults, "major fault")));
     let mut keys = Vec::new();
     for (key, does) in [("↑↓", "scroll"), ("tab", "panel"), ("q", "quit")] {
         keys.extend([format!(" {key} ").black().on_dark_gray(), format!(" {does} ").into()]);
@@ -470,6 +470,11 @@ fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&str>) 
     frame.render_widget(Paragraph::new(format!(" {}", facts.join(" · ")).fg(Color::DarkGray)), first);
     frame.render_widget(Paragraph::new(format!(" {}", note.unwrap_or("")).yellow()), left);
     frame.render_widget(Paragraph::new(keys), right);
+}
+
+/// A number of things, in words.
+fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -513,6 +518,11 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let rows = buffer.content().chunks(usize::from(width));
         rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn one_thing_is_not_told_as_several() {
+        assert_eq!([1, 0, 2].map(|count| counted(count, "thread")), ["1 thread", "0 threads", "2 threads"]);
     }
 
     #[test]

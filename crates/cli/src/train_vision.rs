@@ -30,7 +30,10 @@ pub struct Args {
 /// Trains.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
-    let options = args.run.options().map_err(|error| in_format(error, asked))?;
+    let mut options = args.run.options().map_err(|error| in_format(error, asked))?;
+    // An empty name is what a shell makes of a variable that is not set.
+    options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
+    options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
     let format = options.log_format;
     train(RunConfig::resolve(options).map_err(Error::from)).map_err(|error| in_format(error, format))
 }

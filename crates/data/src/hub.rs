@@ -236,12 +236,12 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     missing::check_folder(path).map(|()| path.to_owned())
 }
 
-/// A name that is neither here nor on the hub: who mistyped a path must not be told of the network alone.
+/// A name that is neither here nor on the hub: who mistyped a path is told so first, and of the network after it.
 fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
     match error {
         DataError::Hub { id, reason } => {
             let here = missing::reason(path, what);
-            DataError::Hub { id, reason: format!("{reason}. Here there is {here}") }
+            DataError::NoData { path: id.into(), reason: format!("{here}; and on the hub: {reason}") }
         }
         other => other,
     }
@@ -259,7 +259,7 @@ fn explain(error: &ApiError, what: &str) -> String {
     if has("401") || has("403") {
         format!("{text}: it is private or gated; set HF_TOKEN to a token that may read it")
     } else if has("404") {
-        format!("{text}: there is no such {what} or revision, and no such file or folder here")
+        format!("{text}: there is no such {what} or revision")
     } else {
         text
     }
@@ -548,8 +548,8 @@ mod tests {
         let (hub, cache) = (TestHub::start(&[], None), tempfile::tempdir().unwrap());
         let error = hub.client(cache.path(), None, true).model("models/qwem", &()).unwrap_err();
         let error = nor_here(error, Path::new("models/qwem"), "folder").to_string();
-        assert!(error.starts_with("models/qwem on the hub: not in the cache"), "{error}");
-        assert!(error.contains(". Here there is no such folder"), "both are said: {error}");
+        assert!(error.starts_with("models/qwem: no such folder (models is not there)"), "{error}");
+        assert!(error.contains("; and on the hub: not in the cache"), "both are said: {error}");
     }
 
     #[test]

@@ -5,11 +5,19 @@
 use crate::error::DataError;
 use std::path::{Path, PathBuf};
 
-/// Refuses a folder that is not there, with the nearest name that is.
+/// Refuses what is not a folder: a name that leads nowhere, with the nearest name that is there, and a file.
 pub fn check_folder(path: &Path) -> Result<(), DataError> {
+    match path.is_file() {
+        true => Err(DataError::NoData { path: path.to_owned(), reason: "a file; name its folder".into() }),
+        false => check(path, "folder"),
+    }
+}
+
+/// Refuses a name that leads nowhere, with the nearest name that is there; `what` says what should be there.
+pub fn check(path: &Path, what: &str) -> Result<(), DataError> {
     match path.exists() {
         true => Ok(()),
-        false => Err(DataError::NoData { path: path.to_owned(), reason: reason(path, "folder") }),
+        false => Err(DataError::NoData { path: path.to_owned(), reason: reason(path, what) }),
     }
 }
 
@@ -84,6 +92,10 @@ mod tests {
             |name: &str| reason(&path(name), "folder").replace(&format!("{}/", folder.path().display()), "");
         assert_eq!(said("models/qwen2.5-v"), "no such folder; did you mean models/Qwen2.5-VL?");
         assert_eq!(said("models/llama"), "no such folder");
+        std::fs::write(path("models/Qwen2.5-VL/config.json"), "{}").unwrap();
+        let file = check_folder(&path("models/Qwen2.5-VL/config.json")).unwrap_err().to_string();
+        assert!(file.ends_with("config.json: a file; name its folder"), "{file}");
+        assert!(check_folder(&path("models/Qwen2.5-VL")).is_ok());
         assert_eq!(said("modles/Qwen2.5-VL"), "no such folder (modles is not there); did you mean models?");
     }
 }

@@ -7,7 +7,7 @@ use super::{
     ReportTo, Resume, RunConfig, TrainOptions,
 };
 use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, trainer::When};
-use garden_model::Adapter;
+use garden_model::{Adapter, adapter_file};
 use std::{ops::RangeInclusive, path::Path};
 
 // What runs have at most: so that no size in a plan, also for the largest model, comes near what a number can hold.
@@ -34,7 +34,10 @@ impl RunConfig {
             memory: memory(&o)?,
             warmup: warmup(&o)?,
             adam: adam(&o)?,
-            base_model: o.base_model.ok_or(ConfigError::Missing("base-model"))?,
+            base_model: o
+                .base_model
+                .filter(|name| !name.trim().is_empty())
+                .ok_or(ConfigError::Missing("base-model"))?,
             dataset: o.dataset.ok_or(ConfigError::Missing("dataset"))?,
             output_dir: o.output_dir.ok_or(ConfigError::Missing("output-dir"))?,
             method: o.method.unwrap_or_default(),
@@ -50,7 +53,7 @@ impl RunConfig {
                 "learning-rate",
                 o.learning_rate.unwrap_or(2e-4),
                 |x| x >= 0.0,
-                "not negative",
+                NOT_NEGATIVE,
             )?,
             schedule: o.lr_scheduler_type.unwrap_or_default(),
             optimizer: o.optim.unwrap_or_default(),
@@ -58,7 +61,7 @@ impl RunConfig {
                 "max-grad-norm",
                 o.max_grad_norm.unwrap_or(1.0),
                 |x| x >= 0.0,
-                "not negative",
+                NOT_NEGATIVE,
             )?,
             seed: o.seed.unwrap_or(3407),
             logging_steps: at_least_one("logging-steps", o.logging_steps.unwrap_or(10))?,
@@ -153,6 +156,11 @@ fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<L
     if let Some((flag, _)) = switches.into_iter().find(|(_, given)| *given) {
         return Err(ConfigError::Conflict(flag, "adapter"));
     }
+    garden_data::missing::check_folder(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
+    if !adapter.join(adapter_file::CONFIG).exists() {
+        let reason = format!("{} holds no {}, so it is no adapter", adapter.display(), adapter_file::CONFIG);
+        return Err(ConfigError::Adapter(reason));
+    }
     let own = Adapter::read_settings(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
     let alpha = f64::from(own.alpha);
     let numbers = [
@@ -238,7 +246,7 @@ fn adam(o: &TrainOptions) -> Result<AdamSettings, ConfigError> {
         beta1: beta("adam-beta1", o.adam_beta1.unwrap_or(0.9))?,
         beta2: beta("adam-beta2", o.adam_beta2.unwrap_or(0.999))?,
         epsilon: within("adam-epsilon", o.adam_epsilon.unwrap_or(1e-8), |x| x > 0.0, "a number above 0")?,
-        weight_decay: within("weight-decay", o.weight_decay.unwrap_or(0.01), |x| x >= 0.0, "not negative")?,
+        weight_decay: within("weight-decay", o.weight_decay.unwrap_or(0.01), |x| x >= 0.0, NOT_NEGATIVE)?,
     })
 }
 
@@ -344,6 +352,9 @@ where
     }
 }
 
+/// What a rate, a norm or a decay must be.
+const NOT_NEGATIVE: &str = "a number that is neither negative nor infinite";
+
 fn within(
     flag: &'static str,
     value: f64,
@@ -378,7 +389,9 @@ mod tests {
     #[test]
     fn contradictions_name_the_flags() {
         type Change = fn(&mut TrainOptions);
-        let cases: [(Change, &str); 20] = [
+        let cases: [(Change, &str); 22] = [
+            (|o| o.base_model = Some(" ".into()), "--base-model is needed"),
+            (|o| o.learning_rate = Some(f64::INFINITY), "--learning-rate inf: a number that is neither"),
             (|o| o.dataset = None, "--dataset is needed"),
             (|o| o.max_steps = Some(0), "--max-steps 0: at least 1"),
             (|o| o.batch_size = Some(0), "--batch-size 0: from 1 to 4096"),
@@ -477,6 +490,9 @@ mod tests {
             assert!(error.starts_with(message), "{error:?} should start with {message:?}");
         }
         std::fs::remove_file(folder.path().join("adapter_config.json")).unwrap();
-        assert!(from(|_| {}).unwrap_err().starts_with("--adapter: "));
+        let error = from(|_| {}).unwrap_err();
+        assert!(error.ends_with("holds no adapter_config.json, so it is no adapter"), "{error}");
+        std::fs::remove_dir(folder.path()).unwrap();
+        assert!(from(|_| {}).unwrap_err().ends_with(": no such folder"));
     }
 }

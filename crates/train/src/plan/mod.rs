@@ -81,7 +81,10 @@ impl Source {
         }
         let model = match Preset::named(name) {
             Some(preset) if !path.exists() => preset.model_config()?,
-            _ => ModelConfig::read_file(path)?,
+            _ => {
+                garden_data::missing::check(path, "model")?;
+                ModelConfig::read_file(path)?
+            }
         };
         let source = Self::assumed(&model);
         Ok((model, source))
@@ -94,6 +97,9 @@ pub enum SourceError {
     /// Its sizes are not known.
     #[error("{0} (a model is named by its folder, its config.json, or a shape such as 3b or 7b)")]
     Config(#[from] ConfigError),
+    /// It is not there.
+    #[error("{0} (a model is named by its folder, its config.json, or a shape such as 3b or 7b)")]
+    Missing(#[from] garden_data::DataError),
     /// Its weights are at fault.
     #[error(transparent)]
     Weights(#[from] CheckpointError),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Everything about a run: to train, and to plan it.
 #[derive(Args)]
 pub struct RunFlags {
-    /// A TOML or YAML file with any of these options; flags win.
+    /// A TOML, YAML or JSON file with any of these options; flags win.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -18,9 +18,10 @@ pub struct RunFlags {
 }
 
 impl RunFlags {
-    /// How lines are to be written, as far as the flags say.
+    /// How lines are to be written, as the flags say or else the file, even one that cannot be used.
     pub fn log_format(&self) -> Option<LogFormat> {
-        self.options.log_format
+        let in_file = || self.config.as_deref().and_then(TrainOptions::log_format_of);
+        self.options.log_format.or_else(in_file)
     }
 
     /// The flags over the file.

@@ -1,9 +1,9 @@
-//! Configuration files: TOML or YAML, by their extension.
+//! Configuration files: TOML, YAML or JSON, by their extension.
 //!
 //! Reads a file whose keys are the flags' names, with dashes or underscores. A key that is not an option is refused by name, with
 //! the nearest one; so is a key that stands twice, and a number that is none. YAML's merge keys work.
 
-use super::TrainOptions;
+use super::{LogFormat, TrainOptions, words};
 use serde_json::{Map, Value};
 use std::{io, path::Path, path::PathBuf};
 
@@ -22,7 +22,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// It has another extension.
-    #[error("{}: a configuration ends in .toml, .yaml or .yml", .0.display())]
+    #[error("{}: a configuration ends in .toml, .yaml, .yml or .json", .0.display())]
     Extension(PathBuf),
     /// It is broken, or a value has the wrong type.
     #[error("{}: {reason}", path.display())]
@@ -54,17 +54,36 @@ impl TrainOptions {
                 "larger than a configuration ever is",
             )));
         }
-        let text = std::fs::read_to_string(path).map_err(io)?;
+        let bytes = std::fs::read(path).map_err(io)?;
+        let text = String::from_utf8(bytes).map_err(|_| FileError::Syntax {
+            path: path.to_owned(),
+            reason: "not text in UTF-8: save it so".to_owned(),
+        })?;
         Self::from_text(&text, path)
+    }
+
+    /// The format of log lines that a file asks for, though the file cannot be used: who reads JSON reads its errors so too.
+    pub fn log_format_of(path: &Path) -> Option<LogFormat> {
+        let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= LARGEST_FILE)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let asks = text.lines().any(|line| {
+            let line: String =
+                line.chars().filter(|c| !c.is_whitespace() && !"\"',{}".contains(*c)).collect();
+            let line = line.split('#').next().unwrap_or_default().replace('-', "_");
+            matches!(line.as_str(), "log_format:json" | "log_format=json")
+        });
+        asks.then_some(LogFormat::Json)
     }
 
     fn from_text(text: &str, path: &Path) -> Result<Self, FileError> {
         let syntax = |reason: String| FileError::Syntax { path: path.to_owned(), reason };
         // Editors on Windows put a mark before the first character.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let written = match path.extension().and_then(|extension| extension.to_str()) {
+        let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_lowercase);
+        let written = match extension.as_deref() {
             Some("toml") => toml_keys(text).map_err(syntax)?,
-            Some("yaml" | "yml") => yaml_keys(text).map_err(syntax)?,
+            // Every JSON text is YAML.
+            Some("yaml" | "yml" | "json") => yaml_keys(text).map_err(syntax)?,
             _ => return Err(FileError::Extension(path.to_owned())),
         };
         let mut keys = Map::new();
@@ -75,7 +94,8 @@ impl TrainOptions {
             }
             let name = name.replace('_', "-");
             // A wrong value is reported with its key.
-            let value = readable(&name, value).map_err(|error| syntax(format!("key '{key}': {error}")))?;
+            let value = readable(&name, value)
+                .map_err(|error| syntax(format!("key '{key}': {}", words::plain(&error))))?;
             if keys.insert(name, value).is_some() {
                 return Err(syntax(format!(
                     "key '{key}' stands there twice, with dashes and with underscores"
@@ -99,7 +119,15 @@ fn toml_keys(text: &str) -> Result<Keys, String> {
 
 fn yaml_keys(text: &str) -> Result<Keys, String> {
     use serde_yaml_ng::Value as Yaml;
-    let told = |error: serde_yaml_ng::Error| error.to_string();
+    let told = |error: serde_yaml_ng::Error| {
+        let text = error.to_string();
+        // Larger than any number that it keeps.
+        if text.contains("as u128") || text.contains("as i128") {
+            "a number is too large".into()
+        } else {
+            text
+        }
+    };
     let mut document: Yaml = serde_yaml_ng::from_str(text).map_err(told)?;
     let merges = document.get("<<").is_some();
     document.apply_merge().map_err(told)?;
@@ -139,18 +167,36 @@ fn readable(key: &str, value: Value) -> Result<Value, String> {
     };
     let Err(error) = read(&value) else { return Ok(value) };
     let other = match &value {
-        Value::Number(number) => Some(Value::String(number.to_string())),
+        Value::Number(number) => match number.as_f64().filter(|value| whole(*value)) {
+            Some(value) if number.is_f64() => Some(Value::from(value as u64)),
+            _ => Some(Value::String(number.to_string())),
+        },
         Value::Array(list) => {
             let words: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
             words.map(|words| Value::String(words.join(",")))
         }
-        Value::String(text) => match text.trim().parse::<f64>() {
-            Ok(_) => serde_json::from_str(text.trim()).ok(),
-            Err(_) => Some(text.split(',').map(|word| Value::String(word.trim().into())).collect()),
+        Value::String(text) => match (switch(text), text.trim().parse::<f64>()) {
+            (Some(on), _) if read(&Value::Bool(on)).is_ok() => Some(Value::Bool(on)),
+            (_, Ok(_)) => serde_json::from_str(text.trim()).ok(),
+            _ => Some(text.split(',').map(|word| Value::String(word.trim().into())).collect()),
         },
         _ => None,
     };
     other.filter(|other| read(other).is_ok()).ok_or(error)
+}
+
+/// A switch as YAML 1.1 and people write it.
+fn switch(text: &str) -> Option<bool> {
+    match text.trim().to_lowercase().as_str() {
+        "true" | "yes" | "on" => Some(true),
+        "false" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether a number is one that counts: `batch_size: 2.0`.
+fn whole(value: f64) -> bool {
+    value.fract() == 0.0 && (0.0..9e15).contains(&value)
 }
 
 /// The option with the fewest differing letters, if there are at most a third of them.
@@ -203,13 +249,17 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_with_their_key() {
-        assert!(read("lora-r = \"many\"", "run.toml").unwrap_err().contains("key 'lora-r': invalid type"));
-        assert!(
-            read("optim = \"sgd\"", "run.toml").unwrap_err().contains("key 'optim': unknown variant `sgd`")
-        );
+        let error = read("lora-r = \"many\"", "run.toml").unwrap_err();
+        let expected = "run.toml: key 'lora-r': a whole number that is not negative is needed, not \"many\"";
+        assert_eq!(error, expected);
+        let error = read("optim = \"sgd\"", "run.toml").unwrap_err();
+        assert!(error.contains("key 'optim': 'sgd' is not known; it can be adamw, adamw_8bit"), "{error}");
+        assert!(read("quiet: maybe", "run.yaml").unwrap_err().contains("true or false is needed, not"));
+        assert!(read("batch_size: 2.5", "run.yaml").unwrap_err().contains("not negative is needed, not 2.5"));
+        assert!(read("seed: 99999999999999999999", "run.yaml").unwrap_err().contains("too large"));
         assert!(read("memory-limit = \"much\"", "a.toml").unwrap_err().contains("'much' is not a size"));
         assert!(read("a = [", "run.toml").is_err());
-        assert!(read("", "run.ini").unwrap_err().contains(".toml, .yaml or .yml"));
+        assert!(read("", "run.ini").unwrap_err().contains(".toml, .yaml, .yml or .json"));
     }
 
     #[test]
@@ -236,6 +286,12 @@ mod tests {
         let options = read(options, "run.yaml").unwrap();
         assert_eq!((options.max_bad_rows, options.learning_rate), (Some("0.02".into()), Some(2e-4)));
         assert_eq!((options.epochs, options.report_to.map(|to| to.len())), (Some(3.0), Some(1)));
+        let options = "quiet: yes\nload_in_4bit: 'True'\nuse_rslora: off\nbatch_size: 2.0\n";
+        let options = read(options, "run.yaml").unwrap();
+        assert_eq!((options.quiet, options.load_in_4bit), (Some(true), Some(true)));
+        assert_eq!((options.use_rslora, options.batch_size), (Some(false), Some(2)));
+        assert_eq!(read("{\"seed\": 5}", "run.json").unwrap().seed, Some(5));
+        assert_eq!(read("seed: 5", "RUN.YML").unwrap().seed, Some(5));
         let keys = read("selective-loss-keys = [\"a\", \"b\"]", "run.toml").unwrap().selective_loss_keys;
         assert_eq!(keys, Some("a,b".into()));
     }
@@ -268,6 +324,28 @@ mod tests {
     fn a_byte_order_mark_is_no_part_of_the_first_key() {
         assert_eq!(read("\u{feff}seed: 2\n", "run.yaml").unwrap().seed, Some(2));
         assert_eq!(read("\u{feff}seed = 2\n", "run.toml").unwrap().seed, Some(2));
+    }
+
+    #[test]
+    fn the_format_of_errors_is_known_though_the_file_cannot_be_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = |name: &str, text: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            assert!(TrainOptions::from_file(&path).is_err(), "{name}");
+            TrainOptions::log_format_of(&path)
+        };
+        assert_eq!(
+            asked("a.yaml", b"log_format: json # for the collector\nseed: abc\n"),
+            Some(LogFormat::Json)
+        );
+        assert_eq!(asked("b.toml", b"log-format = \"json\"\nseed = [\n"), Some(LogFormat::Json));
+        assert_eq!(
+            asked("c.json", b"{\n  \"log_format\": \"json\",\n  \"seed\": \"x\"\n}"),
+            Some(LogFormat::Json)
+        );
+        assert_eq!(asked("d.yaml", b"log_format: text\nseed: abc\n"), None);
+        assert_eq!(asked("e.yaml", b"\xff\xfel\0o\0"), None);
     }
 
     #[test]

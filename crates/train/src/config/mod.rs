@@ -5,6 +5,7 @@
 mod file;
 mod options;
 mod resolve;
+mod words;
 
 pub use file::FileError;
 pub use options::{

@@ -215,6 +215,10 @@ fn an_interrupt_ends_it_after_a_checkpoint() {
     let code = child.wait().unwrap().code();
     // It may have been done already, on a machine that is slow to pass signals on.
     assert!(code == Some(130) || code == Some(0), "{code:?}: {rest:?}");
+    if code == Some(130) {
+        let last = rest.last().unwrap();
+        assert!(last.contains("interrupted; wrote ") && last.contains("goes on from there"), "{last}");
+    }
     garden.train("out", &FLAGS);
     assert_same_run(&garden.output("out"), &garden.output("whole"));
 }
@@ -256,7 +260,7 @@ fn another_model_or_other_settings_do_not_continue_a_run() {
     };
     let other = garden.path("other");
     garden.run(&["init", "--preset", "tiny", "--seed", "8", "--output", &other]);
-    refused(&["--base-model", &other], "was made from another base model: the weights of ");
+    refused(&["--base-model", &other], "differs from it in its weights. Go on with");
     refused(&["--train-on", "all"], "--train-on was assistant, now all (other tokens would be learned)");
     refused(
         &["--max-pixels", "3136"],
@@ -284,6 +288,14 @@ fn a_finished_run_is_left_as_it_is_and_goes_on_with_more_epochs() {
         assert!(again.errors.contains("already finished at step 2"), "{}", again.errors);
         assert!(snapshot(&garden.output("out").0) == before, "nothing was touched");
     }
+    // Rows that it was never trained on are not claimed to be.
+    let rows = fs::read_to_string(garden.path("rows/train.jsonl")).unwrap();
+    fs::write(garden.path("rows/train.jsonl"), rows.replacen("\"a ", "\"an unusual ", 1)).unwrap();
+    let others = Finished::of(&mut garden.training("out", &flags));
+    assert_eq!(others.code, Some(2), "{}", others.errors);
+    assert!(others.errors.contains("was made with other rows: the dataset has changed"), "{}", others.errors);
+    assert!(snapshot(&garden.output("out").0) == before, "nothing was touched");
+    fs::write(garden.path("rows/train.jsonl"), rows).unwrap();
     // A run that was killed before its last file was written still writes them.
     fs::remove_file(garden.output("out").0.join(".finished")).unwrap();
     fs::remove_file(garden.output("out").0.join("README.md")).unwrap();
@@ -296,6 +308,26 @@ fn a_finished_run_is_left_as_it_is_and_goes_on_with_more_epochs() {
         more.errors
     );
     assert_eq!(garden.output("out").checkpoints().last().unwrap(), "checkpoint-4");
+}
+
+#[test]
+fn a_run_that_stopped_early_says_what_would_make_it_go_on() {
+    let garden = Garden::new(16);
+    // A rate of zero: no evaluation is better than the first.
+    let flags = ["--learning-rate", "0", "--eval-split", "4", "--eval-steps", "1", "--epochs", "9"];
+    let patience = |steps| [&flags[..], &["--early-stopping-patience", steps]].concat();
+    let stopped = garden.train("out", &patience("1"));
+    assert!(
+        stopped.errors.contains("stopped early: the best evaluation was at step 1"),
+        "{}",
+        stopped.errors
+    );
+    let again = garden.train("out", &[&patience("1")[..], &["--max-steps", "50"]].concat());
+    let said =
+        "already finished at step 2: nothing was done; with a larger --early-stopping-patience it goes on";
+    assert!(again.errors.contains(said), "{}", again.errors);
+    let patient = garden.train("out", &patience("2"));
+    assert!(patient.errors.contains("continuing from "), "{}", patient.errors);
 }
 
 #[test]
@@ -354,6 +386,13 @@ fn errors_are_lines_of_json_where_lines_of_json_were_asked_for() {
     assert!(error(&[&json[..], &["--epochs", "0"]].concat()).starts_with("--epochs 0: "));
     assert!(error(&[&json[..], &["--config", "/no/such.toml"]].concat()).starts_with("/no/such.toml: "));
     assert!(error(&[&json[..], &["--epochs", "many"]].concat()).contains("invalid value 'many'"));
+    let file = garden.path("run.yaml");
+    for (text, message) in
+        [("seed: many", "key 'seed': "), ("seed: [", "run.yaml: "), ("epochs: 0", "--epochs 0")]
+    {
+        fs::write(&file, format!("log_format: json\n{text}\n")).unwrap();
+        assert!(error(&["--config", &file]).contains(message), "{text}");
+    }
 }
 
 #[test]

@@ -79,7 +79,10 @@ impl Manifest {
         let read = File::open(&path).and_then(|file| file.take(LARGEST_MANIFEST).read_to_string(&mut text));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(CheckpointError::damaged(dir, "has no manifest"));
+                return Err(CheckpointError::damaged(
+                    dir,
+                    "has no manifest.json, so it is not a whole checkpoint",
+                ));
             }
             result => result.map_err(CheckpointError::io(&path))?,
         };

@@ -48,6 +48,14 @@ pub enum CheckpointError {
         /// What is wrong.
         reason: String,
     },
+    /// It is whole, but belongs to another run.
+    #[error("{} {differs}", path.display())]
+    AnotherRun {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it was made with, as the rest of a sentence.
+        differs: String,
+    },
     /// The part of the program that fills the folder failed.
     #[error("{0}")]
     Contents(#[source] Box<dyn std::error::Error + Send + Sync>),

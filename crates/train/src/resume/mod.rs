@@ -16,6 +16,7 @@ use crate::{
     run::RunError,
     screen::Screen,
 };
+use garden_data::{DataError, missing};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -33,6 +34,9 @@ pub enum ResumeError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The checkpoint is not there.
+    #[error("--resume {0}")]
+    Missing(DataError),
     /// There are checkpoints where none may be.
     #[error(
         "{} holds checkpoints (the newest is of step {step}) and --resume is never: choose another --output-dir, or remove them",
@@ -59,14 +63,14 @@ pub enum ResumeError {
     },
     /// Checkpoints are there, but none can be used.
     #[error(
-        "none of the {0} checkpoints can be used: remove them to start anew, choose another --output-dir, or name one \
-         with --resume"
+        "no checkpoint can be used ({0} skipped): remove what is there to start anew, choose another --output-dir, or name a \
+         checkpoint with --resume"
     )]
     NoneUsable(usize),
     /// The checkpoint belongs to a run with another base model.
     #[error(
-        "{} was made from another base model: the {parts} of {base} differ. Go on with the model it was made from, or choose \
-         another --output-dir to begin anew",
+        "{} was made from another base model: {base} differs from it in its {parts}. Go on with the model it was made from, or \
+         choose another --output-dir to begin anew",
         path.display()
     )]
     AnotherBase {
@@ -92,7 +96,8 @@ pub enum ResumeError {
     /// The same command diverged after this checkpoint.
     #[error(
         "with these settings the run diverged at step {} after {} ({} was not finite), and it would again: lower \
-         --learning-rate, add --warmup-steps or mend the rows of that step; --resume {} goes on nevertheless",
+         --learning-rate or add --warmup-steps. Where a row is the cause, mend it and choose another --output-dir. \
+         --resume {} goes on nevertheless",
         divergence.step, path.display(), divergence.what, path.display()
     )]
     WouldDiverge {
@@ -105,7 +110,8 @@ pub enum ResumeError {
 
 fn refusals(changes: &[Change]) -> String {
     let said = changes.iter().map(|change| {
-        let Change { name, then, now, refused } = change;
+        let Change { name, refused, .. } = change;
+        let (then, now) = (settings::shown(&change.then), settings::shown(&change.now));
         format!("--{name} was {then}, now {now} ({})", refused.unwrap_or_default())
     });
     said.collect::<Vec<_>>().join(", ")
@@ -185,6 +191,7 @@ pub fn choose(
             None => None,
         },
         Resume::From(path) => {
+            missing::check_folder(path).map_err(ResumeError::Missing)?;
             let step = CheckpointStore::check(path)?;
             if let Some(newest) = store.list()?.last().filter(|newest| newest.step > step) {
                 return Err(ResumeError::Newer { dir: dir.to_owned(), from: step, step: newest.step });
@@ -239,7 +246,10 @@ fn say_changes(checkpoint: &Checkpoint, run: &RunIdentity, screen: &Screen) -> R
     };
     let changes = run.continues(&then, &checkpoint.path)?;
     if !changes.is_empty() {
-        let said = changes.iter().map(|change| format!("{} {} -> {}", change.name, change.then, change.now));
+        let said = changes.iter().map(|change| {
+            let (then, now) = (settings::shown(&change.then), settings::shown(&change.now));
+            format!("{} {then} -> {now}", change.name)
+        });
         screen.note(&format!("changed since the checkpoint: {}", said.collect::<Vec<_>>().join(", ")));
     }
     Ok(())
@@ -307,7 +317,7 @@ mod tests {
         assert!(
             chosen(Resume::Auto, &dir, &store)
                 .unwrap_err()
-                .starts_with("none of the 2 checkpoints can be used")
+                .starts_with("no checkpoint can be used (2 skipped)")
         );
     }
 
@@ -325,6 +335,8 @@ mod tests {
         let (other, newer) = folder_with_steps(&[5, 10]);
         let message = chosen(Resume::From(path.clone()), &other, &newer).unwrap_err();
         assert!(message.contains("newer checkpoints than step 5 (the newest is of step 10)"), "{message}");
+        let message = chosen(Resume::From(dir.path().join("checkpiont-5")), &dir, &store).unwrap_err();
+        assert!(message.starts_with("--resume ") && message.contains("did you mean "), "{message}");
         fs::remove_file(path.join("x")).unwrap();
         assert!(chosen(Resume::From(path), &dir, &store).unwrap_err().contains("x: missing"));
     }
@@ -335,7 +347,10 @@ mod tests {
         let mut other = run_with(TrainOptions::default());
         other.base.insert("weights".into(), "34cd".into());
         let error = chosen_by(&other, Resume::Auto, &dir, &store).unwrap_err();
-        assert!(error.contains("made from another base model: the weights of model differ"), "{error}");
+        assert!(
+            error.contains("made from another base model: model differs from it in its weights."),
+            "{error}"
+        );
         let other = run_with(TrainOptions { lora_r: Some(8), max_pixels: Some(784), ..Default::default() });
         let error = chosen_by(&other, Resume::Auto, &dir, &store).unwrap_err();
         assert!(error.contains("--lora-r was 16, now 8 (other values are trained)"), "{error}");
@@ -369,6 +384,6 @@ mod tests {
         assert_eq!(chosen(Resume::From(path), &dir, &store), Ok(Some(10)), "who names it, has it");
         run.divergence(7, "the loss".into()).mark(&dir.path().join("checkpoint-5")).unwrap();
         let error = chosen_by(&slower, Resume::Auto, &dir, &store).unwrap_err();
-        assert!(error.starts_with("none of the 2 checkpoints can be used"), "{error}");
+        assert!(error.starts_with("no checkpoint can be used (2 skipped)"), "{error}");
     }
 }

@@ -45,6 +45,7 @@ const INSTRUCTIONS: &str = "vector-instructions";
 
 const STEPS: &str = "a step would be of another size, and the schedule counts steps";
 const ROWS: &str = "other rows would be used";
+const MIXED: &str = "other rows would be used; each dataset has a weight";
 const LABELS: &str = "other tokens would be learned";
 const IMAGES: &str = "images would have other sizes";
 const TRAINED: &str = "other values are trained";
@@ -58,8 +59,11 @@ pub(super) const SETTINGS: &[Setting] = &[
     // A folder may have moved: its contents are compared.
     told("base_model", |c| c.base_model.clone()),
     told("dataset", |c| c.dataset.clone()),
-    told("add_dataset", |c| c.dataset_names()),
-    fixed("dataset_weights", ROWS, |c| {
+    told("add_dataset", |c| {
+        // The first is the dataset itself.
+        c.portions.iter().skip(1).map(|portion| portion.dataset.clone()).collect::<Vec<_>>().join(",")
+    }),
+    fixed("dataset_weights", MIXED, |c| {
         c.portions.iter().map(|portion| portion.weight.to_string()).collect::<Vec<_>>().join(",")
     }),
     // The rows themselves are compared.
@@ -168,8 +172,14 @@ fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,
         Ok(serde_json::Value::Null) | Err(_) => NONE.to_owned(),
+        Ok(serde_json::Value::Array(several)) => several.iter().map(word).collect::<Vec<_>>().join(","),
         Ok(other) => other.to_string(),
     }
+}
+
+/// A value in a message; one that is empty was not given.
+pub(super) fn shown(value: &str) -> &str {
+    if value.is_empty() { NONE } else { value }
 }
 
 /// A setting of adapters; none where all weights are trained.
@@ -260,6 +270,33 @@ mod tests {
     fn what_is_given_as_its_default_has_not_changed() {
         let given = TrainOptions { lora_r: Some(16), seed: Some(3407), ..TrainOptions::default() };
         assert_eq!(changes(&resolved(TrainOptions::default()), &resolved(given)), []);
+    }
+
+    #[test]
+    fn lists_are_told_as_flags_have_them_and_what_is_empty_as_not_given() {
+        let changed = |options| {
+            let found = changes(&resolved(TrainOptions::default()), &resolved(options));
+            let said = |change: &Change| {
+                format!("{} {} -> {}", change.name, shown(&change.then), shown(&change.now))
+            };
+            found.iter().map(said).collect::<Vec<_>>()
+        };
+        let options = TrainOptions {
+            image_root: Some(vec!["photos".into(), "scans".into()]),
+            add_dataset: Some(vec!["more.jsonl".into()]),
+            ..TrainOptions::default()
+        };
+        assert_eq!(
+            changed(options),
+            [
+                "add-dataset not given -> more.jsonl",
+                "dataset-weights 1 -> 1,1",
+                "image-root not given -> photos,scans"
+            ]
+        );
+        let columns =
+            TrainOptions { columns: Some("prompt=question".parse().unwrap()), ..TrainOptions::default() };
+        assert_eq!(changed(columns), ["columns not given -> prompt=question"]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::{
     schedule::{Schedule, ScheduleError},
     screen::{ProgressDisplay, Screen},
     trainer::{
-        self, BatchSource, BoxError, Callback, EarlyStopping, Outcome, StopReason, TrainError, Trainer,
+        self, BatchSource, BoxError, Callback, EarlyStopping, End, Outcome, StopReason, TrainError, Trainer,
         TrainerSettings,
     },
 };
@@ -148,9 +148,13 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let mut data = data::open(config, &base, &screen)?;
     let run = Run { config, screen: &screen, store, identity };
     if let Some(checkpoint) = &checkpoint {
-        if run.is_finished(&data, checkpoint)? {
+        if let Some(end) = run.finished(&data, checkpoint)? {
+            let more = match end {
+                End::Steps => "with more --epochs or --max-steps",
+                End::Patience => "with a larger --early-stopping-patience",
+            };
             screen.line(&format!(
-                "already finished at step {}: nothing was done; with more --epochs or --max-steps it goes on",
+                "already finished at step {}: nothing was done; {more} it goes on",
                 checkpoint.step
             ));
             return Ok(Ended::Done);
@@ -190,13 +194,14 @@ impl Run<'_> {
         TrainerSettings { data_fingerprint: data.fingerprint, ..self.config.trainer() }
     }
 
-    /// Whether a checkpoint is the end of this run and its results are written.
-    fn is_finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<bool, RunError> {
+    /// Why a checkpoint is the end of this run, if it is and the results are written. A checkpoint of other rows is refused:
+    /// "already finished" would claim that these were trained on.
+    fn finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<Option<End>, RunError> {
         let settings = self.trainer_settings(data);
         let (_, steps) = settings.steps(data.training.usable_rows(), data.training.batch_size());
         let patience = self.config.early_stopping_patience;
-        let ended = trainer::is_finished(checkpoint, &settings, steps, patience)?;
-        Ok(ended && finish::is_delivered(&self.config.output_dir, checkpoint.step))
+        let end = trainer::end_of(checkpoint, &settings, steps, patience)?;
+        Ok(end.filter(|_| finish::is_delivered(&self.config.output_dir, checkpoint.step)))
     }
 
     fn train(
@@ -274,10 +279,12 @@ impl Run<'_> {
         flat
     }
 
+    /// Says how the run ended. Where it can go on, the last line is from which checkpoint.
     fn say_end(&self, outcome: &Outcome, memory: &MemorySummary) -> Ended {
+        self.screen.line(&memory.line);
         let checkpoint = outcome.checkpoint.path.display();
         let again = "the same command goes on from there";
-        let ended = match &outcome.stopped {
+        match &outcome.stopped {
             None => Ended::Done,
             Some(StopReason::EarlyStopping) => {
                 let best = outcome.state.best_global_step.unwrap_or_default();
@@ -293,9 +300,7 @@ impl Run<'_> {
                 self.screen.note(&format!("interrupted; wrote {checkpoint}, {again}"));
                 Ended::Interrupted
             }
-        };
-        self.screen.line(&memory.line);
-        ended
+        }
     }
 }
 

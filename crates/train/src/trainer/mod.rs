@@ -11,7 +11,7 @@ mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
 pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel, TrainableTensor};
-pub use resume::is_finished;
+pub use resume::{End, end_of};
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
@@ -100,9 +100,9 @@ impl TrainerSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The model, the data or a callback failed.
-    #[error("step {step}: {source}")]
+    #[error("{}{source}", at(*step))]
     Step {
-        /// The optimizer step, from 1.
+        /// The optimizer step, from 1; 0 before the first.
         step: u64,
         /// What failed.
         source: BoxError,
@@ -167,6 +167,11 @@ impl TrainError {
             _ => None,
         }
     }
+}
+
+/// Where something failed; nothing is said of a time before the first step.
+fn at(step: u64) -> String {
+    if step == 0 { String::new() } else { format!("step {step}: ") }
 }
 
 /// How a run ended.

@@ -169,7 +169,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         }
         self.progress = read_json(&dir.join(PROGRESS))?;
         self.optimizer.set_step(self.progress.optimizer_step);
-        self.check_same_run(dir)?;
+        check_same_rows(&self.progress, &self.settings, dir)?;
         let saved: TrainerState = read_json(&dir.join(super::TRAINER_STATE))?;
         // What was reached comes from the checkpoint, what is planned from this run's settings.
         self.state.global_step = saved.global_step;
@@ -192,23 +192,25 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
     }
 }
 
-impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
-    /// A place in the data means the same only with the same rows in the same order.
-    fn check_same_run(&self, dir: &Path) -> Result<(), CheckpointError> {
-        let (theirs, ours) = (&self.progress, &self.settings);
-        let differs = if theirs.seed != ours.seed {
-            format!(
-                "was made with --seed {}, this run has {}: the order of rows would differ",
-                theirs.seed, ours.seed
-            )
-        } else if theirs.data_fingerprint != ours.data_fingerprint {
-            "was made with other rows: the dataset has changed, or --eval-split; choose another --output-dir to begin anew"
-                .to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(CheckpointError::Damaged { path: dir.to_owned(), reason: differs })
-    }
+/// A place in the data means the same only with the same rows in the same order.
+fn check_same_rows(
+    progress: &Progress,
+    settings: &super::TrainerSettings,
+    dir: &Path,
+) -> Result<(), CheckpointError> {
+    let differs = if progress.seed != settings.seed {
+        format!(
+            "was made with --seed {}, this run has {}: the order of rows would differ",
+            progress.seed, settings.seed
+        )
+    } else if progress.data_fingerprint != settings.data_fingerprint {
+        "was made with other rows: the dataset has changed since. Go on with the rows it was made with, or choose another \
+         --output-dir to begin anew"
+            .to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(CheckpointError::AnotherRun { path: dir.to_owned(), differs })
 }
 
 /// Whether no value is infinite or not a number.
@@ -217,19 +219,35 @@ fn is_finite(values: &[f32]) -> bool {
     values.iter().fold(true, |finite, value| finite & value.is_finite())
 }
 
-/// Whether a run of `max_steps` steps with these settings and this patience has nothing left to do after a checkpoint.
-pub fn is_finished(
+/// Why a run has nothing left to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All steps were taken.
+    Steps,
+    /// As many evaluations as early stopping waits for brought nothing better.
+    Patience,
+}
+
+/// Why a run of `max_steps` steps with these settings and this patience has nothing left to do after a checkpoint, if that is so.
+/// An error if the checkpoint was made with other rows.
+pub fn end_of(
     checkpoint: &Checkpoint,
     settings: &super::TrainerSettings,
     max_steps: u64,
     patience: Option<u64>,
-) -> Result<bool, CheckpointError> {
+) -> Result<Option<End>, CheckpointError> {
     let progress: Progress = read_json(&checkpoint.path.join(PROGRESS))?;
+    check_same_rows(&progress, settings, &checkpoint.path)?;
     let state: TrainerState = read_json(&checkpoint.path.join(super::TRAINER_STATE))?;
     let spent =
         state.stateful_callbacks.get(super::callback::EARLY_STOPPING).and_then(|spent| spent.as_u64());
-    let stopped_early = patience.zip(spent).is_some_and(|(patience, spent)| spent >= patience);
-    Ok(stopped_early || settings.is_done(state.global_step, max_steps, progress.position))
+    Ok(if settings.is_done(state.global_step, max_steps, progress.position) {
+        Some(End::Steps)
+    } else if patience.zip(spent).is_some_and(|(patience, spent)| spent >= patience) {
+        Some(End::Patience)
+    } else {
+        None
+    })
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {

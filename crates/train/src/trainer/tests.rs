@@ -279,11 +279,16 @@ fn a_finished_run_has_nothing_left_to_do() {
     assert_eq!(outcome.checkpoint.step, outcome.state.max_steps);
     let finished = |settings: &TrainerSettings, patience| {
         let (_, steps) = settings.steps(20, 4);
-        is_finished(&outcome.checkpoint, settings, steps, patience).unwrap()
+        end_of(&outcome.checkpoint, settings, steps, patience).map_err(|error| error.to_string())
     };
-    assert!(finished(&settings(), None) && finished(&settings(), Some(1)));
-    assert!(!finished(&TrainerSettings { epochs: 4.0, ..settings() }, None), "more epochs go on");
-    assert!(!finished(&TrainerSettings { max_steps: Some(10), ..settings() }, None), "and so do more steps");
+    assert_eq!(finished(&settings(), None), Ok(Some(End::Steps)));
+    assert_eq!(finished(&settings(), Some(1)), Ok(Some(End::Steps)));
+    let longer = TrainerSettings { epochs: 4.0, ..settings() };
+    assert_eq!(finished(&longer, None), Ok(None), "more epochs go on");
+    let longer = TrainerSettings { max_steps: Some(10), ..settings() };
+    assert_eq!(finished(&longer, None), Ok(None), "and so do more steps");
+    let others = TrainerSettings { data_fingerprint: 5, ..settings() };
+    assert!(finished(&others, None).unwrap_err().contains(" was made with other rows: the dataset has"));
 }
 
 #[test]
@@ -474,8 +479,9 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert_eq!((again.weights, again.noise.len()), (first.weights, 0));
     assert_eq!(outcome.state.log_history, stopped.state.log_history);
     let (_, steps) = settings.steps(20, 4);
-    let finished = |patience| is_finished(&outcome.checkpoint, &settings, steps, Some(patience)).unwrap();
-    assert!(finished(2) && !finished(4), "finished, unless there is more patience");
+    let finished = |patience| end_of(&outcome.checkpoint, &settings, steps, Some(patience)).unwrap();
+    assert_eq!(finished(2), Some(End::Patience), "more epochs would not make it go on");
+    assert_eq!(finished(4), None, "more patience would");
     let (_, patient) = run(4);
     assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
 }

@@ -102,6 +102,22 @@ fn the_smaller_of_budget_and_machine_decides() {
 }
 
 #[test]
+fn a_plan_above_the_limit_that_its_run_stops_at_does_not_fit() {
+    let asked = ["--base-model", "tiny", "--max-seq-length", "64", "--memory-limit"];
+    let with = |limit| [&asked[..], &[limit]].concat();
+    let (figures, code) = figures(&with("5MB"));
+    assert_eq!(
+        (code, &figures["fits"], &figures["memory_limit"]),
+        (Some(4), &false.into(), &5_000_000.into())
+    );
+    let done = plan(&with("5MB"));
+    assert!(done.output.contains("does not fit: ") && done.output.contains(" usable below --memory-limit, "));
+    assert_eq!(plan(&with("1GB")).code, Some(0));
+    let warned = plan(&[&with("5MB")[..], &["--on-memory-limit", "warn"]].concat());
+    assert_eq!(warned.code, Some(0), "a run that is only warned is not stopped there");
+}
+
+#[test]
 fn what_no_run_has_is_refused_by_its_flag() {
     let refused = |flags: &[&str], message: &str| {
         let done = plan(&[&["--base-model", "tiny"], flags].concat());

@@ -3,7 +3,7 @@
 //! In comes a [`MemoryPlan`] with what it was made for; out goes a picture of its parts that fits a terminal, or JSON with the same
 //! figures, and whether it fits.
 
-use super::{Least, Load};
+use super::{Least, Load, usable};
 use crate::config::{Method, RunConfig};
 use garden_memory::{ByteSize, report::text::Style};
 use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
@@ -27,14 +27,15 @@ pub struct PlanReport<'a> {
 }
 
 impl PlanReport<'_> {
-    /// What decides, and whose it is: the budget or the machine, whichever has less.
+    /// What decides, and whose it is: the budget, the limit or the machine, whichever has less.
     fn limit(&self) -> Option<(u64, &'static str)> {
+        let limit = usable(&self.config.memory).map(|bytes| (bytes, "usable below --memory-limit"));
         let budget = self.config.memory.budget.map(|bytes| (bytes, "budget"));
         let room = self.room.map(|bytes| (bytes, "available on this machine"));
-        budget.into_iter().chain(room).min_by_key(|(bytes, _)| *bytes)
+        budget.into_iter().chain(limit).chain(room).min_by_key(|(bytes, _)| *bytes)
     }
 
-    /// Whether it fits both the budget and the machine.
+    /// Whether it fits the budget, the limit and the machine.
     pub fn fits(&self) -> bool {
         self.limit().is_none_or(|(limit, _)| self.plan.total() as u64 <= limit)
     }
@@ -49,6 +50,7 @@ impl PlanReport<'_> {
             "total": self.plan.total(),
             "available": self.room,
             "budget": self.config.memory.budget,
+            "memory_limit": self.config.memory.limit,
             "fits": self.fits(),
             "longest_batch": {
                 "rows": self.config.batch_size, "tokens": shapes.tokens, "patches": shapes.patches,

@@ -144,21 +144,47 @@
     ctx.beginPath();
     ctx.rect(left, top, width, height);
     ctx.clip();
+    ctx.font = `${12 * px}px system-ui, sans-serif`;
+    view.names = [];
+    // Before the words, whose edges keep the lines off.
+    epochs(u, view);
     for (const [words, x, room] of view.words) {
-      ctx.font = `${12 * px}px system-ui, sans-serif`;
       if (ctx.measureText(words).width + 8 * px < room) text(u, words, x, top + height - 8 * px, tone('soft'), 'center');
     }
-    view.names = [];
-    epochs(u, view);
     for (const level of view.chart.levels) {
       const y = u.valToPos(level.value, 'y', true);
       const [ink, dash, thick] = MEANINGS[level.meaning];
       stroke(u, [left, y], [left + width, y], tone(ink), dash, thick);
-      const above = y - 6 * px > top + 12 * px;
-      text(u, level.text, left + 8 * px, above ? y - 6 * px : y + 16 * px, tone(ink), 'left');
+      // Above its line, or below where a curve would run through it or the plot ends.
+      const [from, to] = [left + 8 * px, left + 8 * px + ctx.measureText(level.text).width];
+      const hasRoom = y - 6 * px > top + 12 * px && !isCrossed(u, view, from, to, y - 18 * px, y - 4 * px);
+      const below = y + 20 * px < top + height && !isCrossed(u, view, from, to, y + 4 * px, y + 18 * px);
+      text(u, level.text, from, hasRoom || !below ? y - 6 * px : y + 16 * px, tone(ink), 'left');
     }
     ctx.restore();
-    for (const [words, x] of view.names) text(u, words, x, top - 7 * px, tone('soft'), 'center');
+    let taken = -Infinity;
+    for (const [words, x] of view.names) {
+      const half = ctx.measureText(words).width / 2;
+      if (x - half < taken) continue;
+      text(u, words, x, top - 7 * px, tone('soft'), 'center');
+      taken = x + half + 6 * px;
+    }
+  }
+
+  /** Whether a curve runs through a part of the picture. */
+  function isCrossed(u, view, left, right, top, bottom) {
+    return view.series.some(([series]) => {
+      if (!u.series[series].show) return false;
+      const known = u.data[0].map((x, row) => [x, u.data[series][row]]).filter(([, y]) => isPlace(y));
+      const points = known.map(([x, y]) => [u.valToPos(x, 'x', true), u.valToPos(y, 'y', true)]);
+      return points.some(([x1, y1], index) => {
+        const [x0, y0] = points[Math.max(index - 1, 0)];
+        if (x1 < left || x0 > right) return false;
+        const at = x => x1 === x0 ? y1 : y0 + (y1 - y0) * (Math.min(Math.max(x, x0), x1) - x0) / (x1 - x0);
+        const [a, b] = [at(left), at(right)];
+        return Math.max(a, b) > top && Math.min(a, b) < bottom;
+      });
+    });
   }
 
   /** Lines where epochs end, as many as have room for their names. */

@@ -5,7 +5,7 @@
 //! the memory report and the report of a training run alike.
 
 use super::{
-    chart::{Chart, palette},
+    chart::{Chart, Line, palette},
     scale::{duration, number},
     svg::escape,
 };
@@ -122,8 +122,10 @@ impl Page {
 
     /// Some values of a chart as a table, for those who do not see the curve, and for paper.
     fn values(&mut self, chart: &Chart) {
-        let Some(longest) = chart.lines.iter().max_by_key(|line| line.points().count()) else { return };
-        let places: Vec<f64> = longest.points().map(|(x, _)| x).collect();
+        let mut places: Vec<f64> =
+            chart.lines.iter().flat_map(|line| line.points().map(|(x, _)| x)).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
         let last = places.len().saturating_sub(1);
         let rows = TABLE_ROWS.min(places.len());
         let chosen = (0..rows).map(|row| places[row * last / rows.saturating_sub(1).max(1)]);
@@ -134,8 +136,7 @@ impl Page {
             .map(|place| {
                 let mut row = vec![if steps { number(place.round()) } else { duration(place) }];
                 row.extend(chart.lines.iter().map(|line| {
-                    let value = line.points().rfind(|(x, _)| *x <= place).map(|(_, value)| value);
-                    value.map_or("-".to_owned(), |value| escape(&chart.unit.write(value)))
+                    value_at(line, place).map_or("-".to_owned(), |value| escape(&chart.unit.write(value)))
                 }));
                 row
             })
@@ -169,6 +170,13 @@ impl Page {
     }
 }
 
+/// The height of a line's curve at a place: straight between two points, nothing before the first and after the last.
+fn value_at(line: &Line, place: f64) -> Option<f64> {
+    let (x0, y0) = line.points().rfind(|(x, _)| *x <= place)?;
+    let (x1, y1) = line.points().find(|(x, _)| *x >= place)?;
+    Some(if x1 > x0 { y0 + (y1 - y0) * (place - x0) / (x1 - x0) } else { y0 })
+}
+
 /// A word in the colour of its class, which is its own name.
 pub fn badge(word: &str) -> String {
     format!("<span class=\"badge {word}\">{word}</span>")
@@ -177,7 +185,7 @@ pub fn badge(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::chart::{Colour, Line, Unit};
+    use crate::report::chart::{Colour, Unit};
 
     #[test]
     fn a_name_cannot_end_the_script_that_holds_it() {
@@ -188,6 +196,19 @@ mod tests {
         assert!(!html.contains("<b>") && !html.contains("<title><"), "{}", &html[html.len() - 400..]);
         assert_eq!(html.matches("</script>").count(), 3);
         assert_eq!(html.matches("<!--").count(), 1, "only the licence's own");
+    }
+
+    #[test]
+    fn lines_with_points_at_different_places_are_told_at_all_of_them() {
+        let mut page = Page::new("a");
+        let training = Line::through("training", Colour::Nth(0), &[(5.0, 8.0), (15.0, 4.0)]);
+        let evaluation = Line::through("evaluation", Colour::Nth(1), &[(4.0, 9.0), (10.0, 6.0)]);
+        page.chart(Chart::new("m", Axis::Steps, Unit::Number, vec![training, evaluation]));
+        let html = page.finish();
+        for row in [["4", "-", "9"], ["5", "8", "8.5"], ["10", "6", "6"], ["15", "4", "-"]] {
+            let row = row.map(|cell| format!("<td>{cell}</td>")).concat();
+            assert!(html.contains(&row), "{row}");
+        }
     }
 
     #[test]

@@ -64,13 +64,14 @@ impl Chart {
             self.lines.iter().for_each(|line| curve(&mut out, &plane, line));
             self.levels(&mut out, &plane);
             self.epochs(&mut out, &plane);
+            self.names_of_parts(&mut out, &plane);
             self.last_values(&mut out, &plane);
         }
         out.push_str("</svg>\n");
         out
     }
 
-    /// The part in which memory grows, with the names of both parts.
+    /// The part in which memory grows.
     fn shade(&self, out: &mut String, plane: &Plane) {
         let Some(knee) = self.knee.as_ref().filter(|knee| plane.has(knee.at)) else { return };
         let (from, to) = (LEFT, plane.x(knee.at));
@@ -80,9 +81,15 @@ impl Chart {
             plane.top,
             to - from
         );
+    }
+
+    /// The names of the part in which memory grows and of the one after it. They come after the lines of epochs, which their edges
+    /// keep off.
+    fn names_of_parts(&self, out: &mut String, plane: &Plane) {
+        let Some(knee) = self.knee.as_ref().filter(|knee| plane.has(knee.at)) else { return };
+        let at = plane.x(knee.at);
         let y = plane.bottom() - 8.0;
-        let end = WIDTH - RIGHT;
-        for (from, to, name) in [(from, to, knee.before), (to, end, knee.after)] {
+        for (from, to, name) in [(LEFT, at, knee.before), (at, WIDTH - RIGHT, knee.after)] {
             if to - from > LETTER * name.len() as f64 + 8.0 {
                 label(out, ((from + to) / 2.0, y), "soft halo", name, "middle");
             }
@@ -112,7 +119,16 @@ impl Chart {
             };
             let y = plane.y(level.value);
             stroke(out, (LEFT, y), (WIDTH - RIGHT, y), class);
-            label(out, (LEFT + 8.0, y - 6.0), &format!("{class}-ink halo"), &level.text, "start");
+            // Above its line, or below where a curve would run through it.
+            let width = LETTER * level.text.chars().count() as f64;
+            let is_free = |top: f64, bottom: f64| {
+                let crossed =
+                    |line: &Line| plane.crosses(line, (LEFT + 8.0, LEFT + 8.0 + width), (top, bottom));
+                bottom < plane.bottom() && !self.lines.iter().any(crossed)
+            };
+            let below = !is_free(y - 18.0, y - 4.0) && is_free(y + 4.0, y + 18.0);
+            let base = if below { y + 16.0 } else { y - 6.0 };
+            label(out, (LEFT + 8.0, base), &format!("{class}-ink halo"), &level.text, "start");
         }
     }
 
@@ -292,6 +308,21 @@ impl Plane {
     fn y(&self, value: f64) -> f64 {
         self.bottom() - (value - self.y.0) / (self.y.1 - self.y.0) * PLOT
     }
+
+    /// Whether a line's curve runs through a part of the picture.
+    fn crosses(&self, line: &Line, (left, right): (f64, f64), (top, bottom): (f64, f64)) -> bool {
+        let mut before = None;
+        line.points().any(|(x, y)| {
+            let (x1, y1) = (self.x(x), self.y(y));
+            let (x0, y0) = before.replace((x1, y1)).unwrap_or((x1, y1));
+            if x1 < left || x0 > right {
+                return false;
+            }
+            let at = |x: f64| if x1 > x0 { y0 + (y1 - y0) * (x.clamp(x0, x1) - x0) / (x1 - x0) } else { y1 };
+            let (a, b) = (at(left), at(right));
+            a.max(b) > top && a.min(b) < bottom
+        })
+    }
 }
 
 /// An interval of one value still needs a width to be drawn in.
@@ -371,6 +402,36 @@ mod tests {
             .map(|line| number_after(line, "M78.0 "))
             .fold(plot_top, f64::min);
         assert!(lowest > LEGEND_TOP && lowest < highest_rule, "{lowest} {highest_rule}");
+    }
+
+    #[test]
+    fn no_curve_runs_through_the_name_of_a_level() {
+        let name_at = |values: &[(f64, f64)], level: f64| {
+            let mut chart = chart(&["a"], values);
+            chart.from_zero = true;
+            chart.add_level(Level { value: level, text: "plan 69 MB".into(), meaning: Meaning::Plan });
+            let svg = chart.svg();
+            let line = svg.lines().find(|line| line.contains("\"plan\"")).unwrap().to_owned();
+            let name = svg.lines().find(|line| line.contains("plan 69 MB")).unwrap().to_owned();
+            number_after(&name, " y=\"") - number_after(&line, "M78.0 ")
+        };
+        // A run that takes a little more than its plan, and one that takes a little less.
+        assert!(name_at(&[(0.0, 73.0), (100.0, 73.0)], 69.0) > 0.0, "below its line");
+        assert!(name_at(&[(0.0, 66.0), (100.0, 66.0)], 69.0) < 0.0, "above its line");
+        assert!(
+            name_at(&[(0.0, 1.0), (90.0, 73.0), (100.0, 73.0)], 69.0) < 0.0,
+            "the curve comes there late"
+        );
+    }
+
+    #[test]
+    fn the_names_of_parts_are_drawn_over_the_ends_of_epochs() {
+        let mut chart = chart(&["a"], &[(0.0, 1.0), (250.0, 3.0)]);
+        chart.epochs = Some(Epochs { first_end: 80.0, steps: 80.0 });
+        chart.knee = Some(super::super::Knee { at: 80.0, before: "grows", after: "level" });
+        let svg = chart.svg();
+        let last_epoch = svg.rfind("class=\"epoch\"").unwrap();
+        assert!(svg.find(">grows<").unwrap() > last_epoch && svg.find(">level<").unwrap() > last_epoch);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `model-garden demo`.
 
-use crate::progress::Format;
+use crate::{exit, progress::Format};
 use anyhow::{Result, bail};
 use garden_train::{config::LogFormat, demo::demo, screen::Screen};
 use std::{path::PathBuf, process::ExitCode};
@@ -34,7 +34,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("{} is not empty: name another folder with --output", args.output.display());
     }
     let screen = Screen::new(LogFormat::Text, false);
-    let result = demo(&args.output, args.seed, &screen)?;
+    let Some(result) = demo(&args.output, args.seed, &screen)? else {
+        let folder = args.output.display();
+        screen.note(&format!("a demo begins anew: remove {folder}, or name another folder with --output"));
+        return Ok(ExitCode::from(exit::INTERRUPTED));
+    };
     if args.format == Format::Json {
         println!("{}", serde_json::to_string_pretty(&result)?);
         return Ok(ExitCode::SUCCESS);

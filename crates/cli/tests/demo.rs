@@ -2,7 +2,13 @@
 
 mod support;
 
-use std::{collections::HashSet, fs, path::Path};
+use std::{
+    collections::HashSet,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+};
 use support::{Finished, model_garden};
 
 fn pictures(folder: &Path) -> HashSet<Vec<u8>> {
@@ -38,4 +44,21 @@ fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
     let again = Finished::of(model_garden().args(["demo", "--output"]).arg(&demo));
     assert_eq!(again.code, Some(2));
     assert!(again.errors.contains("is not empty"), "{}", again.errors);
+}
+
+#[test]
+fn an_interrupted_demo_says_how_to_begin_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = model_garden();
+    command.args(["demo", "--output"]).arg(folder.path().join("demo"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line.starts_with("step ")).expect("a log of steps");
+    support::signal_process(child.id().cast_signed(), rustix::process::Signal::INT);
+    let last = lines.last().unwrap();
+    // It may have been done already, on a machine that is slow to pass signals on.
+    if child.wait().unwrap().code() != Some(0) {
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{last}");
+        assert!(last.starts_with("a demo begins anew: remove "), "{last}");
+    }
 }

@@ -27,9 +27,8 @@ const DOCUMENTS: [&str; 8] = [
 /// What a newcomer follows from top to bottom, in a clone and with nothing prepared.
 const README: &str = "README.md";
 
-/// Commands that are too large for a test, and why; what each does is tested elsewhere on a small scale.
-const TOO_LARGE: [(&str, &str); 1] =
-    [("model-garden demo", "more than a minute of training; crates/train has a test of its own for it")];
+/// Commands of the guides that take long and are run with README's.
+const RUN_ELSEWHERE: [&str; 1] = ["model-garden demo"];
 
 /// What a command becomes so that it ends by itself, and soon.
 const SUBSTITUTES: [(&str, &str); 4] = [
@@ -167,8 +166,12 @@ fn shown_file(text: &str, name: &str) -> Option<String> {
     Some(lines.map(|line| format!("{}\n", line.trim())).collect())
 }
 
-/// Runs every command of `documents`, in order; gives those that ran, and those that are too large.
-fn run_all(stage: &Stage, documents: &[&str]) -> (BTreeSet<String>, BTreeSet<&'static str>) {
+/// Runs every command of `documents`, in order; gives those that ran, and those that are left out.
+fn run_all(
+    stage: &Stage,
+    documents: &[&str],
+    left_out: &[&'static str],
+) -> (BTreeSet<String>, BTreeSet<&'static str>) {
     let (mut seen, mut excused) = (BTreeSet::new(), BTreeSet::new());
     for document in documents {
         let text = fs::read_to_string(root().join(document)).expect(document);
@@ -177,8 +180,8 @@ fn run_all(stage: &Stage, documents: &[&str]) -> (BTreeSet<String>, BTreeSet<&'s
         }
         for shown in commands(&text) {
             let command = SUBSTITUTES.iter().fold(shown, |text, (from, to)| text.replace(from, to));
-            if let Some((large, _)) = TOO_LARGE.iter().find(|(large, _)| command.contains(large)) {
-                excused.insert(*large);
+            if let Some(elsewhere) = left_out.iter().find(|elsewhere| command.contains(**elsewhere)) {
+                excused.insert(*elsewhere);
             } else if seen.insert(command.clone()) {
                 let done = stage.run(&command);
                 let fine = done.code.is_some_and(|code| answers(&command).contains(&code));
@@ -191,17 +194,28 @@ fn run_all(stage: &Stage, documents: &[&str]) -> (BTreeSet<String>, BTreeSet<&'s
 
 #[test]
 fn every_command_in_the_guides_works() {
-    let (seen, excused) = run_all(&Stage::set(), &DOCUMENTS);
+    let (seen, excused) = run_all(&Stage::set(), &DOCUMENTS, &RUN_ELSEWHERE);
     assert!(seen.len() >= 12, "commands are found: {seen:?}");
-    for (large, why) in TOO_LARGE {
-        assert!(excused.contains(&large), "no document shows `{large}` ({why}): take it off the list");
+    for elsewhere in RUN_ELSEWHERE {
+        assert!(excused.contains(&elsewhere), "no guide shows `{elsewhere}`: take it off the list");
     }
 }
 
 #[test]
 fn the_readme_works_from_top_to_bottom_as_written() {
-    let (seen, _) = run_all(&Stage::clone(), &[README]);
+    let stage = Stage::clone();
+    let (seen, _) = run_all(&stage, &[README], &[]);
     assert!(seen.len() >= 12, "commands are found: {seen:?}");
+    for elsewhere in RUN_ELSEWHERE {
+        assert!(seen.iter().any(|command| command.contains(elsewhere)), "README runs `{elsewhere}`");
+    }
+    // What a newcomer asks is answered rightly.
+    let asked = seen.iter().find(|command| command.contains(" generate ")).expect("a question");
+    let rows =
+        fs::read_to_string(stage.folder.path().join("garden-demo/held-out/train.jsonl")).expect("rows");
+    let row: serde_json::Value = serde_json::from_str(rows.lines().next().expect("a row")).expect("JSON");
+    let right = row["messages"][1]["content"].as_str().expect("an answer");
+    assert_eq!(stage.run(asked).output.trim(), right, "{asked}");
 }
 
 #[test]

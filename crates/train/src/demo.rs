@@ -58,8 +58,8 @@ pub struct DemoResult {
     pub report: PathBuf,
 }
 
-/// Runs the demo in a new or empty folder.
-pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, RunError> {
+/// Runs the demo in a new or empty folder; nothing if it was interrupted.
+pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<Option<DemoResult>, RunError> {
     garden_engine::return_large_pieces();
     let model = folder.join("model");
     screen.line("making a tiny model with random weights, and pictures of coloured shapes");
@@ -80,19 +80,19 @@ pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<DemoResult, Run
     match run::train(&config)? {
         Ended::Done => {}
         Ended::AtMemoryLimit => return Err(other("the demo was stopped at a memory limit")),
-        Ended::Interrupted => return Err(other("the demo was interrupted")),
+        Ended::Interrupted => return Ok(None),
     }
     let answers = ask(folder, Some(&config.output_dir))?;
     let shown: Vec<Example> = answers.iter().take(SHOWN).cloned().collect();
     add_examples(&config.output_dir, &shown).map_err(RunError::io(&config.output_dir))?;
-    Ok(DemoResult {
+    Ok(Some(DemoResult {
         pictures: HELD_OUT_ROWS,
         before,
         after: share_right(&answers),
         chance: 1.0 / colours().count() as f64,
         shown,
         report: config.output_dir.join("report.html"),
-    })
+    }))
 }
 
 /// LoRA beside every layer, wide because the weights beneath it know nothing: the adapter must learn to see and to speak.

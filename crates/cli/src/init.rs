@@ -3,6 +3,7 @@
 use clap::{Args as Flags, ValueEnum};
 use garden_memory::ByteSize;
 use garden_model::init::{Plan, Preset};
+use garden_train::numbers::grouped;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -64,6 +65,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )?);
     let made = plan.write(&args.output, args.seed, |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
-    println!("{}: {} parameters, {}", args.output.display(), made.parameters, ByteSize(made.bytes));
+    println!(
+        "{}: {} parameters, {}",
+        args.output.display(),
+        grouped(made.parameters as u64),
+        ByteSize(made.bytes)
+    );
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use crate::progress::Format;
 use clap::Args as Flags;
 use garden_memory::ByteSize;
 use garden_model::inspect::{AdapterReport, FileReport, ModelReport, Report, inspect};
+use garden_train::numbers::grouped;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,7 +67,7 @@ fn model(report: &ModelReport) -> String {
          vision      {} blocks, {} wide, {} heads, MLP {}\n\
          weights     {}, {} file{}, {}\n",
         report.architecture,
-        grouped(report.parameters),
+        grouped(report.parameters as u64),
         sizes.layers,
         sizes.hidden,
         sizes.heads,
@@ -83,7 +84,7 @@ fn model(report: &ModelReport) -> String {
         stored(&report.stored),
     );
     for part in &report.parts {
-        out.push_str(&format!("  {:<16} {:>15}\n", part.name, grouped(part.parameters)));
+        out.push_str(&format!("  {:<16} {:>15}\n", part.name, grouped(part.parameters as u64)));
     }
     out
 }
@@ -102,7 +103,7 @@ fn adapter(report: &AdapterReport) -> String {
         if report.rslora { ", rsLoRA" } else { "" },
         report.language_layers,
         report.vision_layers,
-        grouped(report.parameters),
+        grouped(report.parameters as u64),
         ByteSize(report.bytes),
         stored(&report.stored),
         report.target_modules,
@@ -124,19 +125,6 @@ fn file(report: &FileReport) -> String {
 
 fn stored(stored: &BTreeMap<String, usize>) -> String {
     let parts: Vec<String> =
-        stored.iter().map(|(name, count)| format!("{} {name}", grouped(*count))).collect();
+        stored.iter().map(|(name, count)| format!("{} {name}", grouped(*count as u64))).collect();
     parts.join(" + ")
-}
-
-/// `3,754,622,976`: large counts in groups of three.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

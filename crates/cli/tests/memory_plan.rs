@@ -71,7 +71,7 @@ fn the_least_that_would_do_is_said_with_the_flags_that_get_there() {
 fn people_see_a_line_a_part_and_what_decides() {
     let shown = plan(&["--base-model", "tiny", "--max-seq-length", "64"]);
     assert_eq!(shown.code, Some(0), "{}", shown.errors);
-    assert!(shown.output.starts_with("tiny, 1.6 million parameters, LoRA r 16: 219200 trained\n"));
+    assert!(shown.output.starts_with("tiny, 1.6 million parameters, LoRA r 16: 219,200 trained\n"));
     let line = |start: &str| shown.output.lines().find(|line| line.starts_with(start));
     for part in PARTS.into_iter().chain(["total"]) {
         assert!(line(&format!("{part} ")).is_some_and(|line| line.contains("B  ")), "{}", shown.output);

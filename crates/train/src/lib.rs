@@ -12,6 +12,7 @@ pub mod interrupt;
 pub mod isolate;
 pub mod merge;
 pub mod monitor;
+pub mod numbers;
 pub mod optimizer;
 pub mod outputs;
 pub mod plan;

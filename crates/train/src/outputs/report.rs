@@ -93,7 +93,8 @@ impl FinishedRun<'_> {
     fn memory_chart(&self) -> Chart {
         let line = Line::through("resident", Colour::Nth(0), &self.memory.curve);
         let mut chart = Chart::new("Memory", Axis::Steps, Unit::Bytes, vec![line]);
-        "Resident memory of the run".clone_into(&mut chart.summary);
+        let whose = if self.memory.processes > 1 { "run's last process" } else { "run" };
+        chart.summary = format!("Resident memory of the {whose}");
         chart.from_zero = true;
         chart.epochs = self.epochs();
         let levels =

@@ -7,6 +7,7 @@ use super::report::REPORT;
 use crate::{
     config::{Method, RunConfig},
     monitor::MemorySummary,
+    numbers::grouped,
     trainer::TrainerState,
 };
 use garden_memory::{
@@ -99,7 +100,7 @@ impl FinishedRun<'_> {
         let mut rows = vec![
             ("Base model", self.config.base_model.clone()),
             ("Data", format!("{} ({} rows)", self.config.dataset_names(), self.rows)),
-            ("Trained parameters", format!("{trained} of {all} ({share:.2} %)")),
+            ("Trained parameters", format!("{} of {} ({share:.2} %)", grouped(trained), grouped(all))),
             ("Steps", format!("{} ({:.2} epochs)", state.global_step, state.epoch)),
         ];
         if self.delivered != state.global_step {
@@ -114,12 +115,16 @@ impl FinishedRun<'_> {
         rows.extend(
             number("eval_token_accuracy").map(|share| ("Token accuracy", format!("{:.1} %", 100.0 * share))),
         );
-        rows.extend(state.best_global_step.map(|step| ("Best evaluation", format!("step {step}"))));
+        // Where the result is the best one, its row says so.
+        let best = state.best_global_step.filter(|step| *step != self.delivered);
+        rows.extend(best.map(|step| ("Best evaluation", format!("step {step}"))));
         let processes = match self.memory.processes {
             0 | 1 => String::new(),
             count => format!(", in {count} processes"),
         };
-        rows.push(("Time", format!("{:.0} s{processes}", self.memory.seconds)));
+        let seconds = self.memory.seconds;
+        let digits = if seconds < 10.0 { 1 } else { 0 };
+        rows.push(("Time", format!("{seconds:.digits$} s{processes}")));
         rows.push(("Peak memory", ByteSize(self.memory.peak).to_string()));
         for (reason, count) in self.dropped {
             rows.push(("Rows left out", format!("{count}: {reason}")));
@@ -206,6 +211,7 @@ mod tests {
             best.contains("| Training loss | 1.5000 |") && best.contains("| Result | step 2, "),
             "{best}"
         );
+        assert!(last.contains("| Best evaluation | step 2 |") && !best.contains("Best evaluation"), "{best}");
     }
 
     #[test]
@@ -223,6 +229,8 @@ mod tests {
         let card = card(Method::Lora, 3, &several);
         assert!(card.contains("| Time | 340 s, in 3 processes |"), "{card}");
         assert!(card.contains("| Peak memory | 1.21 GB |"), "{card}");
+        let short = MemorySummary { seconds: 0.44, ..memory() };
+        assert!(self::card(Method::Lora, 3, &short).contains("| Time | 0.4 s |"), "not 0 s");
     }
 
     #[test]

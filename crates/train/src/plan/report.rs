@@ -4,7 +4,10 @@
 //! figures, and whether it fits.
 
 use super::{Least, Load, usable};
-use crate::config::{Method, RunConfig};
+use crate::{
+    config::{Method, RunConfig},
+    numbers::grouped,
+};
 use garden_memory::{ByteSize, report::text::Style};
 use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
 
@@ -135,7 +138,7 @@ fn count(number: usize) -> String {
     match number as f64 {
         number if number >= 1e9 => format!("{:.2} billion", number / 1e9),
         number if number >= 1e6 => format!("{:.1} million", number / 1e6),
-        number => format!("{number:.0}"),
+        _ => grouped(number as u64),
     }
 }
 

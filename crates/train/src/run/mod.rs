@@ -20,6 +20,7 @@ use crate::{
     config::{Method, RunConfig},
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
+    numbers::grouped,
     outputs::loggers::Loggers,
     plan::LimitTooLow,
     resume::{self, ResumeError, RunIdentity, SETTINGS_FILE},
@@ -168,8 +169,10 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let share = 100.0 * trained as f64 / all as f64;
     let what = if config.method == Method::Full { "all weights" } else { "LoRA" };
     screen.line(&format!(
-        "model: {} ({all} parameters), {what}: {trained} trained ({share:.2} %), loaded in {loading:.1} s",
-        config.base_model
+        "model: {} ({} parameters), {what}: {} trained ({share:.2} %), loaded in {loading:.1} s",
+        config.base_model,
+        grouped(all),
+        grouped(trained)
     ));
     data.describe().iter().for_each(|line| screen.line(line));
     data.warning().iter().for_each(|warning| screen.note(warning));

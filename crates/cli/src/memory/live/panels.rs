@@ -40,6 +40,8 @@ pub const OUTPUT_LINES: u16 = 6;
 const SIDE_BY_SIDE: u16 = 100;
 /// A screen with fewer lines has no table of processes.
 const LOW: u16 = 24;
+/// Below this many rows a tree of one process is not shown: title and verdict say the same of it.
+const LOW_FOR_ONE: u16 = 30;
 /// From this width on the table of processes has all of its columns, and from the second on most of them.
 const ALL_COLUMNS: u16 = 100;
 const MOST_COLUMNS: u16 = 72;
@@ -62,8 +64,10 @@ pub fn draw(frame: &mut Frame, shown: &Shown<'_>, scroll: &mut Scroll) {
     let Shown { reading, history, printed, note } = shown;
     let rows = u16::try_from(reading.snapshot.processes.len()).unwrap_or(u16::MAX).saturating_add(3);
     // On a low screen curve and verdict matter more than the processes, and than what the command prints.
-    let tree_height = if area.height < LOW { 0 } else { rows.clamp(4, (area.height / 4).max(4)) };
-    let most_printed = area.height.saturating_sub(tree_height + 17).clamp(3, OUTPUT_LINES + 2);
+    let is_alone = reading.snapshot.processes.len() == 1;
+    let has_tree = area.height >= if is_alone { LOW_FOR_ONE } else { LOW };
+    let tree_height = if has_tree { rows.clamp(4, (area.height / 4).max(4)) } else { 0 };
+    let most_printed = area.height.saturating_sub(tree_height + 21).clamp(3, OUTPUT_LINES + 2);
     let printed_height = if printed.is_some() { most_printed } else { 0 };
     let [head, upper, tree_area, printed_area, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -467,9 +471,25 @@ fn footer(frame: &mut Frame, area: Rect, reading: &Reading, note: Option<&str>) 
     let width = u16::try_from(keys.width()).unwrap_or(u16::MAX);
     let [first, second] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
     let [left, right] = Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(second);
-    frame.render_widget(Paragraph::new(format!(" {}", facts.join(" · ")).fg(Color::DarkGray)), first);
+    frame.render_widget(
+        Paragraph::new(format!(" {}", fitting(&facts, area.width)).fg(Color::DarkGray)),
+        first,
+    );
     frame.render_widget(Paragraph::new(format!(" {}", note.unwrap_or("")).yellow()), left);
     frame.render_widget(Paragraph::new(keys), right);
+}
+
+/// As many facts as a line has room for, whole.
+fn fitting(facts: &[String], width: u16) -> String {
+    let mut line = String::new();
+    for fact in facts {
+        let more = if line.is_empty() { fact.clone() } else { format!("{line} · {fact}") };
+        if Line::from(more.as_str()).width() + 1 > usize::from(width) {
+            break;
+        }
+        line = more;
+    }
+    line
 }
 
 /// A number of things, in words.
@@ -518,6 +538,23 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let rows = buffer.content().chunks(usize::from(width));
         rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n").collect()
+    }
+
+    #[test]
+    fn a_fact_without_room_is_left_out_whole() {
+        let facts = ["machine: 21.9 GB".to_owned(), "1 thread".into(), "0 major faults".into()];
+        assert_eq!(fitting(&facts, 60), "machine: 21.9 GB · 1 thread · 0 major faults");
+        assert_eq!(fitting(&facts, 40), "machine: 21.9 GB · 1 thread");
+        assert_eq!(fitting(&facts, 5), "");
+    }
+
+    #[test]
+    fn on_a_usual_terminal_one_process_leaves_its_room_to_the_curve() {
+        let screen = drawn(80, 24, &mut Scroll::default(), Some(&["Step 1".to_owned()]));
+        assert!(!screen.contains("1 process"), "{screen}");
+        let of_the_curve = screen.lines().take_while(|line| !line.contains(" verdict ")).count();
+        assert!(of_the_curve >= 10, "{screen}");
+        assert!(drawn(80, 40, &mut Scroll::default(), None).contains("1 process"));
     }
 
     #[test]

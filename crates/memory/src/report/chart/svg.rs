@@ -160,9 +160,17 @@ impl Chart {
             .collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut lowest = f64::NEG_INFINITY;
+        for (y, ..) in &mut ends {
+            *y = y.max(lowest + APART);
+            lowest = *y;
+        }
+        // Those at the bottom move up: below it are the labels of the axis.
+        let mut highest = plane.bottom();
+        for (y, ..) in ends.iter_mut().rev() {
+            *y = y.min(highest);
+            highest = *y - APART;
+        }
         for (y, value, line) in ends {
-            let y = y.max(lowest + APART);
-            lowest = y;
             let text = escape(&self.unit.write(value));
             let _ = writeln!(
                 out,
@@ -402,6 +410,17 @@ mod tests {
             .map(|line| number_after(line, "M78.0 "))
             .fold(plot_top, f64::min);
         assert!(lowest > LEGEND_TOP && lowest < highest_rule, "{lowest} {highest_rule}");
+    }
+
+    #[test]
+    fn last_values_stay_beside_the_plot_and_apart() {
+        let svg = chart(&["a", "b", "c", "d"], &[(0.0, 400.0), (150.0, 0.0)]).svg();
+        let of_ends = svg.lines().filter(|line| line.contains("class=\"end\""));
+        let ends: Vec<f64> = of_ends.map(|line| number_after(line, " y=\"")).collect();
+        // Its numbers stand twenty units above the name of the axis.
+        let axis = number_after(svg.lines().find(|line| line.contains(">step<")).unwrap(), " y=\"") - 20.0;
+        assert!(ends.len() == 4 && ends.iter().all(|y| *y < axis - 12.0), "{ends:?} and the axis at {axis}");
+        assert!(ends.windows(2).all(|pair| pair[1] - pair[0] >= 14.0), "{ends:?}");
     }
 
     #[test]

@@ -65,11 +65,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )?);
     let made = plan.write(&args.output, args.seed, |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
-    println!(
-        "{}: {} parameters, {}",
-        args.output.display(),
-        grouped(made.parameters as u64),
-        ByteSize(made.bytes)
-    );
+    println!("{}: {} parameters, {}", args.output.display(), grouped(made.parameters), ByteSize(made.bytes));
     Ok(ExitCode::SUCCESS)
 }

@@ -282,25 +282,23 @@ impl Run<'_> {
         flat
     }
 
-    /// Says how the run ended. Where it can go on, the last line is from which checkpoint.
+    /// Says how the run ended. The last line is the verdict on a run that is over, and for one that can go on from which checkpoint.
     fn say_end(&self, outcome: &Outcome, memory: &MemorySummary) -> Ended {
+        if outcome.stopped == Some(StopReason::EarlyStopping) {
+            let best = outcome.state.best_global_step.unwrap_or_default();
+            self.screen.line(&format!("stopped early: the best evaluation was at step {best}"));
+        }
         self.screen.line(&memory.line);
         let checkpoint = outcome.checkpoint.path.display();
-        let again = "the same command goes on from there";
+        let again = format!("wrote {checkpoint}, the same command goes on from there");
         match &outcome.stopped {
-            None => Ended::Done,
-            Some(StopReason::EarlyStopping) => {
-                let best = outcome.state.best_global_step.unwrap_or_default();
-                self.screen.line(&format!("stopped early: the best evaluation was at step {best}"));
-                Ended::Done
-            }
+            None | Some(StopReason::EarlyStopping) => Ended::Done,
             Some(StopReason::MemoryLimit(reason)) => {
-                self.screen
-                    .note(&format!("stopped at a memory limit: {reason}; wrote {checkpoint}, {again}"));
+                self.screen.note(&format!("stopped at a memory limit: {reason}; {again}"));
                 Ended::AtMemoryLimit
             }
             Some(StopReason::Interrupted) => {
-                self.screen.note(&format!("interrupted; wrote {checkpoint}, {again}"));
+                self.screen.note(&format!("interrupted; {again}"));
                 Ended::Interrupted
             }
         }

@@ -11,7 +11,7 @@ fn a_run_says_what_it_does_and_leaves_what_others_need() {
     let garden = Garden::new(24);
     let finished = garden.train("out", &["--epochs", "2", "--eval-split", "4", "--logging-steps", "2"]);
     let said = |text: &str| assert!(finished.errors.contains(text), "no {text:?} in:\n{}", finished.errors);
-    said("LoRA: 54800 trained");
+    said("LoRA: 54,800 trained");
     said("rows: 24 (24 usable");
     said("evaluation: 4 rows, training: 20");
     said("24 of 56x56 -> 56x56 (4 tokens)");

@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn a_model_that_is_not_there_is_told_how_to_be_named() {
         let error = Source::find("5b").unwrap_err().to_string();
-        assert!(error.starts_with("5b: cannot read") && error.contains("such as 3b"), "{error}");
+        assert!(error.starts_with("5b: no such model (") && error.contains("such as 3b"), "{error}");
         let (model, source) = Source::find("7b").unwrap();
         assert_eq!(source, Source::assumed(&model));
     }

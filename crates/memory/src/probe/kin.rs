@@ -95,6 +95,16 @@ impl Account {
         }
     }
 
+    /// Whether the process still runs the same program. A program may give itself another name or forbid to look into it; a new
+    /// one begins with little memory. In doubt it is the same, for a new one would count whole.
+    fn is_of(&self, look: &Look) -> bool {
+        match (&self.image, &look.image) {
+            (Image::Layout(_), Image::Hidden(_)) => look.bytes >= self.bytes / 2,
+            (Image::Hidden(then), Image::Hidden(now)) => then == now || look.bytes >= self.bytes / 2,
+            (then, now) => then == now,
+        }
+    }
+
     fn follow(&mut self, look: &Look) {
         self.move_to(look.bytes);
         (self.faults, self.parent) = (look.faults, look.parent);
@@ -154,7 +164,7 @@ impl Ledger {
     pub fn follow(&mut self, looks: &[Look]) {
         let seen: HashMap<i32, &Look> = looks.iter().map(|look| (look.pid, look)).collect();
         self.accounts.retain(|pid, account| {
-            let stays = seen.get(pid).is_some_and(|look| look.image == account.image);
+            let stays = seen.get(pid).is_some_and(|look| account.is_of(look));
             if !stays && let Some(family) = self.families.get_mut(&account.family) {
                 family.bereaved = true;
             }
@@ -520,6 +530,20 @@ mod tests {
         ledger.follow(&[look(PARENT, 1000 * MB, 0), tool]);
         let known = ledger.known();
         assert_eq!((known.certain, known.likely, known.most), (1005 * MB, 1005 * MB, 1005 * MB));
+    }
+
+    #[test]
+    fn a_worker_that_hides_or_renames_itself_stays_in_the_family() {
+        let named = |pid, name: &str| Look { image: Image::Hidden(name.into()), ..look(pid, 1000 * MB, 0) };
+        let mut ledger = Ledger::default();
+        ledger.follow(&epoch(1000 * MB, 20..22, 0));
+        for name in ["python3 train.py", "pt_data_worker"] {
+            ledger.follow(&[look(PARENT, 1000 * MB, 0), named(20, name), look(21, 1000 * MB, 0)]);
+            assert_eq!(ledger.known().certain, 1000 * MB, "{name}");
+        }
+        let tool = Look { bytes: 5 * MB, ..named(20, "sudo") };
+        ledger.follow(&[look(PARENT, 1000 * MB, 0), tool, look(21, 1000 * MB, 0)]);
+        assert_eq!(ledger.known().certain, 1005 * MB, "what is executed begins anew");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod gpu;
 mod high_water;
 mod kin;
 mod level;
+mod living;
 mod machine;
 mod mapped;
 mod shares;
@@ -29,11 +30,12 @@ use crate::{
 use cgroup::Cgroup;
 use gpu::Gpu;
 use high_water::HighWater;
-use kin::{Image, Ledger, Look};
+use kin::Ledger;
+use living::Living;
 use mapped::{Mapped, Then};
 use procfs::{
     ProcError,
-    process::{Process, Stat, Status},
+    process::{Stat, Status},
 };
 use serde::Serialize;
 use shares::{Shares, Subject};
@@ -208,56 +210,6 @@ pub struct Probe {
     start: Instant,
     peak: u64,
     ended_faults: Faults,
-}
-
-/// A process that holds memory, and where that can be read.
-struct Living<'a> {
-    member: &'a Member,
-    /// Another thread of a process whose main thread has ended.
-    thread: Option<Process>,
-    status: Status,
-}
-
-impl Living<'_> {
-    /// `None` for a process that ended or is giving its memory back: its zeros would mislead.
-    fn read(member: &Member) -> Option<Living<'_>> {
-        let status = member.process.status().ok()?;
-        if status.vmrss.is_some() {
-            return Some(Living { member, thread: None, status });
-        }
-        let (thread, status) = tree::living_thread(&member.process)?;
-        Some(Living { member, thread: Some(thread), status })
-    }
-
-    fn pid(&self) -> i32 {
-        self.member.stat.pid
-    }
-
-    fn subject(&self) -> Subject<'_> {
-        let process = self.thread.as_ref().unwrap_or(&self.member.process);
-        Subject { pid: self.pid(), process, counters: counters(&self.status) }
-    }
-
-    fn look(&self) -> Look {
-        let memory = counters(&self.status);
-        Look {
-            pid: self.pid(),
-            parent: self.member.stat.ppid,
-            image: self.image(),
-            bytes: memory.anon + memory.swap,
-            faults: self.member.stat.minflt,
-        }
-    }
-
-    fn image(&self) -> Image {
-        let of = |stat: &Stat| [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0)];
-        let layout = match self.thread.as_ref().and_then(|thread| thread.stat().ok()) {
-            Some(stat) => of(&stat),
-            None => of(&self.member.stat),
-        };
-        // The kernel shows a stack at 0 to those who may not look into the process.
-        if layout[1] == 0 { Image::Hidden(command_of(self.member)) } else { Image::Layout(layout) }
-    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -112,7 +112,9 @@ impl Recorder {
 
     /// Places a snapshot in the run, writes it down and judges.
     fn record(&mut self, mut snapshot: Snapshot, t: f64) -> Reading {
-        if self.given.limit.is_none() {
+        if let Some(free) = self.given.leave_free {
+            self.given.limit = natural_limit(&snapshot).map(|limit| limit.saturating_sub(free));
+        } else if self.given.limit.is_none() {
             self.given.limit = natural_limit(&snapshot);
         }
         if let Some(log) = &mut self.log {
@@ -154,10 +156,7 @@ impl Recorder {
 /// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the machine or
 /// from its control group, whichever is less.
 pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
-    let owned = snapshot.sample.owned();
-    let machine = snapshot.machine.available.map(|available| owned + available);
-    let group = snapshot.cgroup.and_then(|group| Some(owned + group.limit?.saturating_sub(group.usage)));
-    machine.into_iter().chain(group).min()
+    snapshot.available().map(|available| snapshot.sample.owned() + available)
 }
 
 #[cfg(test)]

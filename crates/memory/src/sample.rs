@@ -129,6 +129,9 @@ pub struct RunFacts {
     /// Bytes that must not be exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// Bytes that must stay available to others. In a live watch the limit follows from it at each reading.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leave_free: Option<u64>,
 }
 
 impl RunFacts {

@@ -1,4 +1,4 @@
-//! A limit as people write it: a size, a part of the machine's memory, or what must stay free.
+//! A limit as people write it: a size, or a part of the machine's memory; and what can be left free.
 
 use anyhow::{Result, bail};
 use garden_memory::ByteSize;
@@ -33,30 +33,12 @@ impl FromStr for Limit {
     }
 }
 
-/// A limit that depends on how much memory there is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Relative {
-    /// A part of it.
-    Percent(f64),
-    /// All but this many bytes.
-    LessThan(u64),
-}
-
-impl Relative {
-    /// The limit in bytes where there are `ceiling` bytes in all.
-    pub fn of(self, ceiling: u64) -> Result<u64> {
-        match self {
-            Self::Percent(percent) => Ok((ceiling as f64 * percent / 100.0) as u64),
-            Self::LessThan(free) if free < ceiling => Ok(ceiling - free),
-            Self::LessThan(free) => {
-                bail!(
-                    "--leave-free {} leaves nothing: there are {} in all",
-                    ByteSize(free),
-                    ByteSize(ceiling)
-                )
-            }
-        }
+/// Refuses to leave more free than there is.
+pub fn can_be_left(free: u64, ceiling: u64) -> Result<()> {
+    if free >= ceiling {
+        bail!("--leave-free {} leaves nothing: there are {} in all", ByteSize(free), ByteSize(ceiling));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -74,10 +56,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_free_is_taken_off_the_whole() {
-        assert_eq!(Relative::Percent(80.0).of(1000).unwrap(), 800);
-        assert_eq!(Relative::LessThan(300).of(1000).unwrap(), 700);
-        let refused = Relative::LessThan(2_000_000_000).of(1_000_000_000).unwrap_err().to_string();
+    fn no_more_can_be_left_free_than_there_is() {
+        assert!(can_be_left(999, 1000).is_ok());
+        let refused = can_be_left(2_000_000_000, 1_000_000_000).unwrap_err().to_string();
         assert_eq!(refused, "--leave-free 2.00 GB leaves nothing: there are 1.00 GB in all");
     }
 }

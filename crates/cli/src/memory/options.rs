@@ -1,14 +1,14 @@
 //! Flags that several `memory` commands share, and how their values are written.
 
 use super::{
-    limit::{Limit, Relative},
+    limit::{Limit, can_be_left},
     overwrite::{self, Input, Output},
 };
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use garden_memory::{
     ByteSize, RunFacts, TraceError, TraceHeader, TraceWriter,
-    probe::memory_ceiling,
+    probe::{memory_available, memory_ceiling},
     report::Run,
     steps::{LinePattern, StepPatterns},
     trace::ReadOptions,
@@ -76,6 +76,7 @@ impl Known {
             samples_per_step: self.samples_per_step,
             steps_per_epoch: self.steps_per_epoch,
             limit,
+            leave_free: None,
         }
     }
 }
@@ -164,7 +165,8 @@ pub struct Options {
     pub name: Option<String>,
     #[command(flatten)]
     known: Known,
-    /// Leave this much free for others: the limit is what the machine or the control group has, less this.
+    /// Leave this much available to others, on the machine or in the control group, whichever has less: the limit is
+    /// what the command uses and could still get, less this, and follows what others use.
     #[arg(long, value_name = "SIZE", conflicts_with = "limit")]
     leave_free: Option<ByteSize>,
 }
@@ -172,14 +174,17 @@ pub struct Options {
 impl Options {
     /// What is known of the run, its limit in bytes.
     pub fn facts(&self) -> Result<RunFacts> {
-        let wanted = match (self.known.limit, self.leave_free) {
-            (Some(Limit::Bytes(bytes)), _) => return Ok(self.known.facts(Some(bytes))),
-            (Some(Limit::Percent(percent)), _) => Relative::Percent(percent),
-            (None, Some(ByteSize(bytes))) => Relative::LessThan(bytes),
-            (None, None) => return Ok(self.known.facts(None)),
+        let ceiling = || memory_ceiling().context("the machine does not say how much memory it has");
+        let limit = match self.known.limit {
+            Some(Limit::Bytes(bytes)) => Some(bytes),
+            Some(Limit::Percent(percent)) => Some((ceiling()? as f64 * percent / 100.0) as u64),
+            None => None,
         };
-        let ceiling = memory_ceiling().context("the machine does not say how much memory it has")?;
-        Ok(self.known.facts(Some(wanted.of(ceiling)?)))
+        if let Some(ByteSize(free)) = self.leave_free {
+            memory_available().context("the machine does not say how much memory is available")?;
+            can_be_left(free, ceiling()?)?;
+        }
+        Ok(RunFacts { leave_free: self.leave_free.map(|free| free.0), ..self.known.facts(limit) })
     }
 
     /// Opens the trace before anything is watched, so that a wrong path is known at once. It takes the place of an older

@@ -26,6 +26,13 @@ pub struct CgroupMemory {
     pub usage: u64,
 }
 
+impl CgroupMemory {
+    /// What the group can still give, if it has a limit.
+    pub fn available(self) -> Option<u64> {
+        Some(self.limit?.saturating_sub(self.usage))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,

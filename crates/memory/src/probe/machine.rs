@@ -33,6 +33,14 @@ impl Machine {
     }
 }
 
+/// What a process started by us could get now, from the machine or from our control group, whichever is less; `None`
+/// where neither is told.
+pub fn memory_available() -> Option<u64> {
+    let own = Process::myself().ok()?;
+    let group = Cgroup::of(&own).and_then(|group| group.read()?.available());
+    Machine::read().available.into_iter().chain(group).min()
+}
+
 /// The most that a process started by us could have: the machine's memory or the control group's limit, whichever is
 /// lower; `None` where neither is told.
 pub fn memory_ceiling() -> Option<u64> {

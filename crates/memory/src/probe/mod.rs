@@ -20,7 +20,7 @@ pub use cgroup::CgroupMemory;
 pub use find::{Candidate, Evidence, Found, find_training};
 pub use high_water::Spike;
 pub use level::Level;
-pub use machine::{Machine, memory_ceiling};
+pub use machine::{Machine, memory_available, memory_ceiling};
 pub use shares::Kinds;
 
 use crate::{
@@ -184,6 +184,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// What the tree could still get, from the machine or from its control group, whichever is less.
+    pub fn available(&self) -> Option<u64> {
+        let group = self.cgroup.and_then(CgroupMemory::available);
+        self.machine.available.into_iter().chain(group).min()
+    }
+
     /// This moment, `t` seconds after the start: who holds what.
     pub fn moment(&self, t: f64) -> Moment {
         let owned = |row: &ProcessRow| row.share.anon + row.share.shmem + row.share.swap;

@@ -98,6 +98,7 @@ fn completed(known: RunFacts, more: &RunFacts) -> RunFacts {
         samples_per_step: known.samples_per_step.or(more.samples_per_step),
         steps_per_epoch: known.steps_per_epoch.or(more.steps_per_epoch),
         limit: known.limit.or(more.limit),
+        leave_free: known.leave_free.or(more.leave_free),
     }
 }
 

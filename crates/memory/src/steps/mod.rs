@@ -148,6 +148,7 @@ impl StepBoard {
             samples_per_step: given.samples_per_step.or(state.samples_per_step.map(|told| told.value)),
             steps_per_epoch: given.steps_per_epoch.or(state.steps_per_epoch.map(|told| told.value)),
             limit: given.limit,
+            leave_free: given.leave_free,
         }
     }
 

@@ -87,8 +87,11 @@ fn after_kills(ended: Outcome, kills: u64) -> Outcome {
 impl<'a, 'b> Attempt<'a, 'b> {
     pub(super) fn new(supervisor: &'a mut Supervisor<'b>, job: &'a Job) -> Self {
         let now = Instant::now();
-        let watch =
-            supervisor.orders.facts.limit.map(|limit| LimitWatch::new(limit, supervisor.orders.grace));
+        let orders = supervisor.orders;
+        let watch = match (orders.facts.leave_free, orders.facts.limit) {
+            (Some(free), _) => Some(LimitWatch::leaving_free(free, orders.grace)),
+            (None, limit) => limit.map(|limit| LimitWatch::new(limit, orders.grace)),
+        };
         let kills_before = supervisor.kills();
         Self {
             supervisor,
@@ -215,6 +218,9 @@ impl<'a, 'b> Attempt<'a, 'b> {
     fn hold_against_limit(&mut self, at: Duration, snapshot: Snapshot) -> Option<Duration> {
         let interval = self.supervisor.orders.interval;
         let watch = self.watch.as_mut()?;
+        if let Some(available) = snapshot.available() {
+            watch.make_room(at, snapshot.level, available);
+        }
         let next = watch.next_look(interval);
         let call = watch.look(at, snapshot.level, next);
         // Nothing is done on a figure that may count shared pages twice; the tree may also have ended by now.
@@ -293,7 +299,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             event: "memory-limit",
             action,
             owned,
-            limit: orders.facts.limit.unwrap_or(0),
+            limit: self.watch.as_ref().map_or(0, LimitWatch::limit),
             grace_seconds: orders.grace.as_secs_f64(),
             reason: why.to_owned(),
         });

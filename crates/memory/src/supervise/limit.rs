@@ -5,6 +5,7 @@
 //! the limit. Only what is certain is acted upon: where memory may be counted twice, the call is to measure first.
 //! Nothing here knows of processes.
 
+use super::reserve::Reserve;
 use crate::{
     Assessment, ByteSize, Verdict,
     probe::{Level, Need},
@@ -60,12 +61,51 @@ pub struct LimitWatch {
     rate: f64,
     bounded: bool,
     forecast: Option<String>,
+    /// What must stay available, where that is what limits.
+    reserve: Option<Reserve>,
 }
 
 impl LimitWatch {
     /// Watches over this many bytes; acting on a notice may take as long as `grace`.
     pub fn new(limit: u64, grace: Duration) -> Self {
-        Self { limit, grace, owned: 0, looks: VecDeque::new(), rate: 0.0, bounded: false, forecast: None }
+        Self {
+            limit,
+            grace,
+            owned: 0,
+            looks: VecDeque::new(),
+            rate: 0.0,
+            bounded: false,
+            forecast: None,
+            reserve: None,
+        }
+    }
+
+    /// Watches that `free` bytes stay available; the limit follows what is, see [`LimitWatch::make_room`].
+    pub fn leaving_free(free: u64, grace: Duration) -> Self {
+        Self { reserve: Some(Reserve::new(free)), ..Self::new(u64::MAX, grace) }
+    }
+
+    /// The limit of this moment.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Moves the limit to what leaves the reserve to others, where there is one: before each look, with what is available.
+    ///
+    /// What others take lowers the limit to what leaves the command a little room, and no further: it is told and has its
+    /// grace. Only what the command takes itself can end it at once.
+    pub fn make_room(&mut self, at: Duration, level: Level, available: u64) {
+        let told_from = level.owned as f64 * (1.0 / self.tell_level() - 1.0);
+        let Some(reserve) = &mut self.reserve else { return };
+        let was_short = reserve.is_short;
+        let room = reserve.follow(at, level.pace, available, told_from as i128);
+        let leaving = u64::try_from(i128::from(level.owned) + room).unwrap_or(0);
+        self.limit = match (reserve.is_short, was_short) {
+            (false, _) => leaving,
+            (true, false) => leaving.max(self.limit.min(level.owned.saturating_add(told_from as u64))),
+            (true, true) => leaving.max(self.limit),
+        };
+        self.owned = level.owned;
     }
 
     /// Goes on with another limit: what a machine can still give changes with everything that runs on it.
@@ -86,14 +126,23 @@ impl LimitWatch {
         let near = |seconds: &f64| *seconds <= self.grace.as_secs_f64();
         let exhausted = assessment.exhaustion.and_then(|exhaustion| exhaustion.seconds).filter(near);
         self.forecast = exhausted.filter(|_| decided && started).map(|seconds| {
-            let limit = ByteSize(self.limit);
-            format!("at the present growth the limit of {limit} is reached in {seconds:.0} s, which a checkpoint may take")
+            let reached = match &self.reserve {
+                None => format!("the limit of {} is reached", ByteSize(self.limit)),
+                Some(reserve) => {
+                    format!("no more than the {} to leave free are left", ByteSize(reserve.free))
+                }
+            };
+            format!("at the present growth {reached} in {seconds:.0} s, which a checkpoint may take")
         });
     }
 
     /// Takes in a look at `at`, the next one after `next`.
     pub fn look(&mut self, at: Duration, level: Level, next: Duration) -> Call {
         self.follow(at, level);
+        if self.reserve.is_some() {
+            // What is available decides, and that is measured: the tree's own memory is on both sides.
+            return self.decide(level.owned, next);
+        }
         match self.decide(level.certain, next) {
             Call::Fine if self.decide(level.owned, next) != Call::Fine => Call::Measure(Need::Pressing),
             Call::Fine if self.decide(level.most, next) != Call::Fine => Call::Measure(Need::Careful),
@@ -103,7 +152,10 @@ impl LimitWatch {
 
     /// What to do about `owned` bytes that are there for certain.
     pub fn decide(&self, owned: u64, next: Duration) -> Call {
-        let using = format!("using {} of {}", ByteSize(owned), ByteSize(self.limit));
+        let using = match &self.reserve {
+            None => format!("using {} of {}", ByteSize(owned), ByteSize(self.limit)),
+            Some(reserve) => format!("{reserve}; the command uses {}", ByteSize(owned)),
+        };
         let ahead = owned as f64 + self.rate * (next + KILL_TIME).as_secs_f64();
         if self.rate > 0.0 && ahead >= self.limit as f64 {
             return Call::End(format!("{using}, growing by {}/s", ByteSize(self.rate as u64)));
@@ -111,11 +163,15 @@ impl LimitWatch {
         if owned >= self.limit {
             return Call::End(using);
         }
-        let level = if self.bounded { TELL_LEVEL_IF_BOUNDED } else { TELL_LEVEL };
-        if owned as f64 >= level * self.limit as f64 {
+        let is_short = self.reserve.as_ref().is_some_and(|reserve| reserve.is_short);
+        if is_short || owned as f64 >= self.tell_level() * self.limit as f64 {
             return Call::Tell(using);
         }
         self.forecast.clone().map_or(Call::Fine, Call::Tell)
+    }
+
+    fn tell_level(&self) -> f64 {
+        if self.bounded { TELL_LEVEL_IF_BOUNDED } else { TELL_LEVEL }
     }
 
     /// When to look again at the latest, if ticks come every `interval`.
@@ -248,6 +304,104 @@ mod tests {
             matches!(look(&mut watch, 1.0, 5 * GB), Call::Tell(_)),
             "without steps it counts after a while"
         );
+    }
+
+    /// A tree of `owned` bytes on a machine with so much available, a look each tenth of a second.
+    struct Neighbours {
+        watch: LimitWatch,
+        time: Duration,
+    }
+
+    impl Neighbours {
+        fn leaving(free: u64) -> Self {
+            Self { watch: LimitWatch::leaving_free(free, Duration::from_secs(60)), time: Duration::ZERO }
+        }
+
+        fn look(&mut self, owned: u64, available: u64) -> Call {
+            self.time += Duration::from_millis(100);
+            let level = Level::exact(owned);
+            self.watch.make_room(self.time, level, available);
+            let next = self.watch.next_look(Duration::from_secs(1));
+            self.watch.look(self.time, level, next)
+        }
+
+        /// The answers of two seconds in which nothing moves.
+        fn hold(&mut self, owned: u64, available: u64) -> Vec<Call> {
+            (0..20).map(|_| self.look(owned, available)).collect()
+        }
+    }
+
+    const MB: u64 = 1_000_000;
+
+    #[test]
+    fn a_command_is_told_when_others_leave_less_than_was_to_stay_free() {
+        let mut machine = Neighbours::leaving(2 * GB);
+        assert!(machine.hold(5 * GB, 10 * GB).iter().all(|call| *call == Call::Fine));
+        assert_eq!(machine.watch.limit(), 13 * GB);
+        let calls = machine.hold(5 * GB, 1900 * MB);
+        let why = "1.90 GB are left of the 2.00 GB to leave free; the command uses 5.00 GB";
+        assert_eq!(calls.last(), Some(&Call::Tell(why.to_owned())));
+        assert!(!calls.iter().any(|call| matches!(call, Call::End(_))), "others took it: {calls:?}");
+        assert!(
+            matches!(machine.look(4900 * MB, 1000 * MB), Call::Tell(_)),
+            "and a checkpoint may still be written, however much more they take"
+        );
+        assert!(matches!(machine.look(5300 * MB, 600 * MB), Call::End(_)), "but it may not take more itself");
+    }
+
+    #[test]
+    fn a_dip_of_the_others_is_sat_out() {
+        let mut machine = Neighbours::leaving(2 * GB);
+        machine.hold(5 * GB, 10 * GB);
+        for _ in 0..9 {
+            assert_eq!(machine.look(5 * GB, 100 * MB), Call::Fine);
+        }
+        assert!(machine.hold(5 * GB, 10 * GB).iter().all(|call| *call == Call::Fine));
+    }
+
+    #[test]
+    fn a_command_that_takes_what_was_to_stay_free_is_ended_at_once() {
+        let mut machine = Neighbours::leaving(2 * GB);
+        machine.hold(5 * GB, 10 * GB);
+        let began = machine.time;
+        let (why, taken) = loop {
+            let next = machine.watch.next_look(Duration::from_secs(1));
+            machine.time += next;
+            let taken = (2e9 * (machine.time - began).as_secs_f64()) as u64;
+            assert!(taken < 8 * GB, "the part to leave free was touched");
+            let level = Level::exact(5 * GB + taken);
+            machine.watch.make_room(machine.time, level, 10 * GB - taken);
+            let next = machine.watch.next_look(Duration::from_secs(1));
+            if let Call::End(why) = machine.watch.look(machine.time, level, next) {
+                break (why, taken);
+            }
+        };
+        assert!(taken as f64 + 2e9 * KILL_TIME.as_secs_f64() < 8e9, "{why}");
+        assert!(
+            why.contains(" GB are available, of which 2.00 GB are to stay free; the command uses 1"),
+            "{why}"
+        );
+        assert!(why.contains("growing by 2.00 GB/s"), "{why}");
+    }
+
+    #[test]
+    fn a_shortage_ends_only_with_some_room_to_spare() {
+        let mut machine = Neighbours::leaving(2 * GB);
+        machine.hold(GB, 10 * GB);
+        machine.hold(GB, 2000 * MB);
+        for available in [2055, 2040, 2060, 2090, 2050] {
+            assert!(matches!(machine.look(GB, available * MB), Call::Tell(_)), "{available}");
+        }
+        assert_eq!(machine.look(GB, 3 * GB), Call::Fine);
+    }
+
+    #[test]
+    fn a_measurement_that_finds_more_or_less_takes_no_room() {
+        let mut machine = Neighbours::leaving(2 * GB);
+        machine.hold(5 * GB, 3 * GB);
+        let level = Level { owned: 3 * GB, ..Level::exact(5 * GB) };
+        machine.watch.make_room(machine.time, level, 3 * GB);
+        assert_eq!(machine.watch.limit(), 4 * GB, "there is one gigabyte left to take");
     }
 
     #[test]

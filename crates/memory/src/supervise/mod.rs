@@ -12,6 +12,7 @@ mod guard;
 mod job;
 mod limit;
 mod mirror;
+mod reserve;
 mod signals;
 mod streams;
 mod terminal;

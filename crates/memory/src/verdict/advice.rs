@@ -90,7 +90,9 @@ fn exceeds_limit(study: &Study, assessment: &Assessment) -> bool {
 /// Whether the plateau fits the limit, where there is one.
 fn fits(study: &Study, assessment: &Assessment) -> Vec<String> {
     let (Some(plateau), Some(limit)) = (assessment.plateau, study.facts.limit) else { return Vec::new() };
-    vec![if plateau.bytes > limit {
+    vec![if let Some(free) = study.facts.leave_free.filter(|_| plateau.bytes > limit) {
+        format!("It does not fit now: {} beside {} to leave free.", ByteSize(plateau.bytes), ByteSize(free))
+    } else if plateau.bytes > limit {
         format!("It will not fit: {} against a limit of {}.", ByteSize(plateau.bytes), ByteSize(limit))
     } else {
         format!("It fits: {} of {}.", ByteSize(plateau.bytes), ByteSize(limit))

@@ -107,6 +107,7 @@ pub fn write_json_summary(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Se
         "peak": last.map(|reading| reading.snapshot.peak),
         "spike": last.and_then(|reading| reading.snapshot.spike.as_ref()),
         "limit": last.and_then(|reading| reading.facts.limit),
+        "leave_free": last.and_then(|reading| reading.facts.leave_free),
         "at_limit": seen.at_limit,
         "assessment": last.map(|reading| &reading.assessment),
     });

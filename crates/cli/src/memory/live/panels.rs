@@ -323,9 +323,10 @@ fn verdict_lines(reading: &Reading, width: usize) -> Vec<Line<'static>> {
 fn memory_now(reading: &Reading) -> String {
     let owned = reading.snapshot.sample.owned();
     let now = format!("{} now, {} at the most", ByteSize(owned), ByteSize(reading.snapshot.peak));
-    match reading.facts.limit {
-        Some(limit) => format!("{now}, of {}", ByteSize(limit)),
-        None => now,
+    match (reading.facts.leave_free, reading.facts.limit) {
+        (Some(free), _) => format!("{now}, {} to leave free", ByteSize(free)),
+        (None, Some(limit)) => format!("{now}, of {}", ByteSize(limit)),
+        (None, None) => now,
     }
 }
 

@@ -108,9 +108,10 @@ pub fn write(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Re
     writeln!(writer, "model-garden: {how} after {after}")?;
     let (end, peak) = (ByteSize(snapshot.sample.owned()), ByteSize(snapshot.peak));
     write!(writer, "  memory   {end} at the end, {peak} at the most")?;
-    match facts.limit {
-        Some(limit) => writeln!(writer, "; limit {}", ByteSize(limit))?,
-        None => writeln!(writer)?,
+    match (facts.leave_free, facts.limit) {
+        (Some(free), _) => writeln!(writer, "; {} to leave free", ByteSize(free))?,
+        (None, Some(limit)) => writeln!(writer, "; limit {}", ByteSize(limit))?,
+        (None, None) => writeln!(writer)?,
     }
     if let Some(Spike { pid, command, resident }) = &snapshot.spike {
         let resident = ByteSize(*resident);
@@ -222,5 +223,24 @@ model-garden: the command was stopped at its limit after 1:05
               7.0 MB  others
 ";
         assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn what_was_to_stay_free_stands_in_the_place_of_a_limit_that_moves() {
+        let facts = RunFacts { limit: Some(0), leave_free: Some(2_000_000_000), ..RunFacts::default() };
+        let mut analyst = Analyst::new(facts.clone());
+        for t in 0..40 {
+            let anon = if t < 8 { 107_000_000 } else { 207_000_000 };
+            analyst.push(&Sample { t: f64::from(t), rss: anon, anon, ..Sample::default() });
+        }
+        let sample = Sample { anon: 207_000_000, ..Sample::default() };
+        let snapshot = Snapshot { sample, peak: 207_000_000, ..Snapshot::default() };
+        let last = Some(Reading { snapshot, assessment: analyst.assessment(), facts });
+        let ending = Ending { how: Some("stopped by hand"), after: Duration::from_secs(40) };
+        let mut text = Vec::new();
+        write(&mut text, &ending, &Seen { last, at_limit: None }).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("207 MB at the end, 207 MB at the most; 2.00 GB to leave free\n"), "{text}");
+        assert!(text.contains("It does not fit now: 207 MB beside 2.00 GB to leave free."), "{text}");
     }
 }

@@ -34,6 +34,15 @@ pub struct Plateau {
     pub step: Option<u64>,
 }
 
+/// What a process held before it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct BeforeEnd {
+    /// Its own memory.
+    pub owned: u64,
+    /// Resident memory, mapped files included.
+    pub resident: u64,
+}
+
 /// When the limit is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Exhaustion {
@@ -112,6 +121,9 @@ pub struct Assessment {
     pub endings: Vec<Ending>,
     /// For an undecided run: the step from which on it can be told.
     pub decidable_at_step: Option<u64>,
+    /// What was held before the process ended, where the last samples show it ending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_end: Option<BeforeEnd>,
     /// Where the growth sits.
     pub mechanism: Option<Mechanism>,
     /// Why, in sentences.

@@ -17,7 +17,7 @@ pub mod units;
 pub mod verdict;
 pub mod watch;
 
-pub use assessment::{Answer, Assessment, Ending, Exhaustion, Mechanism, Plateau, Verdict};
+pub use assessment::{Answer, Assessment, BeforeEnd, Ending, Exhaustion, Mechanism, Plateau, Verdict};
 pub use sample::{RunFacts, Sample};
 pub use trace::{TraceError, TraceHeader, TraceReader, TraceWriter};
 pub use units::ByteSize;

@@ -1,6 +1,9 @@
 //! The last sample of a process that is ending: whatever part of its memory it has given back by then, the verdict stands.
 
-use garden_memory::{Analyst, RunFacts, Sample, Verdict};
+use garden_memory::{
+    Analyst, RunFacts, Sample, Verdict,
+    report::{Run, text},
+};
 
 #[test]
 fn a_leak_stays_a_leak_however_much_the_last_sample_has_given_back() {
@@ -68,5 +71,28 @@ fn a_parent_that_tidies_up_while_its_workers_live_changes_no_rate() {
         assert_eq!(assessment.verdict, Verdict::Leak, "{:?}", assessment.evidence);
         let rate = assessment.growth_per_step.unwrap();
         assert!((rate - 450e3).abs() < 10e3, "{rate}: {:?}", assessment.evidence);
+    }
+}
+
+#[test]
+fn a_report_tells_what_was_resident_before_the_end() {
+    // A run of many samples, too: there the last sample does not fill its place on the axis.
+    for samples in [60, 5001] {
+        let mut analyst = Analyst::new(RunFacts::default());
+        let sample = |t: u32, anon, file| Sample {
+            t: f64::from(t),
+            rss: anon + file,
+            anon,
+            file,
+            ..Sample::default()
+        };
+        (0..samples).for_each(|t| analyst.push(&sample(t, 410_000_000, 90_000_000)));
+        analyst.push(&sample(samples, 20_000_000, 9_000_000));
+        let assessment = analyst.assessment();
+        let before_end = assessment.before_end.map(|before| (before.owned, before.resident));
+        assert_eq!(before_end, Some((410_000_000, 500_000_000)), "{samples} samples");
+        let run = Run { name: "a run".to_owned(), analyst, assessment };
+        let report = text::text(&run, text::Style { color: false, width: 80 });
+        assert!(report.contains("; 500 MB resident, files it has mapped included"), "{report}");
     }
 }

@@ -203,14 +203,16 @@ fn numbers(out: &mut String, run: &Run) {
     }
 }
 
-/// The resident memory at the end, where mapped files make it more than what the verdict is about.
+/// The resident memory at the end, or before the process ended, where mapped files make it more than what the verdict is
+/// about.
 fn resident(run: &Run) -> String {
     /// A difference below this part is not worth a word.
     const WORTH_NAMING: f64 = 0.02;
-    let last = run.analyst.trail().run.last().map(Bin::mean);
-    let more = last.filter(|kinds| kinds.rss - kinds.owned > WORTH_NAMING * kinds.owned);
-    more.map_or(String::new(), |kinds| {
-        format!("; {} resident, files it has mapped included", bytes(kinds.rss))
+    let before_end = run.assessment.before_end.map(|end| (end.owned as f64, end.resident as f64));
+    let at_end = || run.analyst.trail().run.last().map(Bin::mean).map(|kinds| (kinds.owned, kinds.rss));
+    let more = before_end.or_else(at_end).filter(|(owned, resident)| resident - owned > WORTH_NAMING * owned);
+    more.map_or(String::new(), |(_, resident)| {
+        format!("; {} resident, files it has mapped included", bytes(resident))
     })
 }
 

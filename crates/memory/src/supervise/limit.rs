@@ -215,6 +215,7 @@ mod tests {
             exhaustion: seconds.map(|s| Exhaustion { step: None, seconds: Some(s), low: None, high: None }),
             endings: Vec::new(),
             decidable_at_step: None,
+            before_end: None,
             mechanism: None,
             evidence: Vec::new(),
             advice: Vec::new(),

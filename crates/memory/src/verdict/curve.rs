@@ -145,6 +145,11 @@ impl Curve {
 /// Readings that say what was usual before the end.
 const NEIGHBOURS: usize = 5;
 
+/// The bins before the process began to end.
+pub fn without_dying(bins: &[Bin]) -> &[Bin] {
+    &bins[..bins.len() - dying_bins(bins)]
+}
+
 /// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent that tidies up
 /// copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {

@@ -21,7 +21,7 @@ mod words;
 pub use curve::Axis;
 pub use series::{Bin, Kinds};
 
-use crate::{Assessment, RunFacts, Sample, Verdict};
+use crate::{Assessment, BeforeEnd, RunFacts, Sample, Verdict};
 use mechanism::Growth;
 use series::Series;
 use study::Study;
@@ -140,6 +140,7 @@ impl Analyst {
             decidable_at_step: (verdict == Verdict::Undecided)
                 .then(|| forecast::decidable_at_step(&study))
                 .flatten(),
+            before_end: before_end(study.series.bins()),
             mechanism: mechanism::mechanism(&study, &growth, verdict),
             evidence: Vec::new(),
             advice: Vec::new(),
@@ -185,6 +186,7 @@ impl Analyst {
             exhaustion: None,
             endings: Vec::new(),
             decidable_at_step: None,
+            before_end: None,
             mechanism: None,
             evidence: std::iter::once(format!("{samples} at one place on the axis {show} no curve yet."))
                 .chain(self.incidents())
@@ -220,6 +222,13 @@ impl Analyst {
         }
         incidents
     }
+}
+
+/// The last bin that is no part of the ending, where the last ones are.
+fn before_end(bins: &[Bin]) -> Option<BeforeEnd> {
+    let alive = curve::without_dying(bins);
+    let last = alive.last().filter(|_| alive.len() < bins.len())?.mean();
+    Some(BeforeEnd { owned: last.owned as u64, resident: last.rss as u64 })
 }
 
 /// The probability of the ending that the verdict names; for an undecided run, one minus that of the likeliest.

@@ -99,11 +99,15 @@ impl JsonLines {
 /// The last line: how it ended, and the last reading's assessment.
 pub fn write_json_summary(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Result<()> {
     let last = seen.last.as_ref();
+    let owned = |reading: &Reading| {
+        let before_end = reading.assessment.before_end.map(|before| before.owned);
+        before_end.unwrap_or_else(|| reading.snapshot.sample.owned())
+    };
     let summary = json!({
         "event": "summary",
         "end": ending.how,
         "seconds": ending.after.as_secs_f64(),
-        "owned": last.map(|reading| reading.snapshot.sample.owned()),
+        "owned": last.map(owned),
         "peak": last.map(|reading| reading.snapshot.peak),
         "spike": last.and_then(|reading| reading.snapshot.spike.as_ref()),
         "limit": last.and_then(|reading| reading.facts.limit),

@@ -106,8 +106,11 @@ pub fn write(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Re
         return writeln!(writer, "model-garden: {how} after {after}; nothing was seen of its memory");
     };
     writeln!(writer, "model-garden: {how} after {after}")?;
-    let (end, peak) = (ByteSize(snapshot.sample.owned()), ByteSize(snapshot.peak));
-    write!(writer, "  memory   {end} at the end, {peak} at the most")?;
+    let (end, when) = match assessment.before_end {
+        Some(before) => (before.owned, "before it ended"),
+        None => (snapshot.sample.owned(), "at the end"),
+    };
+    write!(writer, "  memory   {} {when}, {} at the most", ByteSize(end), ByteSize(snapshot.peak))?;
     match (facts.leave_free, facts.limit) {
         (Some(free), _) => writeln!(writer, "; {} to leave free", ByteSize(free))?,
         (None, Some(limit)) => writeln!(writer, "; limit {}", ByteSize(limit))?,
@@ -159,6 +162,7 @@ fn short(command: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::live::lines::write_json_summary;
     use garden_memory::{Analyst, RunFacts, Sample, probe::Snapshot};
     use std::time::Duration;
 
@@ -193,6 +197,27 @@ mod tests {
         assert_eq!(headline, "undecided until step 88");
         assert!(lines.iter().any(|line| line.starts_with("if it is a fill: levels off at 1.4")), "{lines:?}");
         assert_eq!(condition(Verdict::Steady), "if it stays steady");
+    }
+
+    #[test]
+    fn what_a_process_had_is_told_and_not_what_was_left_while_it_ended() {
+        let mut analyst = Analyst::new(RunFacts::default());
+        let sample = |t: u32, anon| Sample { t: f64::from(t), rss: anon, anon, ..Sample::default() };
+        (0..20).for_each(|t| analyst.push(&sample(t, 1_010_000_000)));
+        let last = sample(20, 273_000_000);
+        analyst.push(&last);
+        let snapshot = Snapshot { sample: last, peak: 1_010_000_000, ..Snapshot::default() };
+        let reading = Reading { snapshot, assessment: analyst.assessment(), facts: RunFacts::default() };
+        let seen = Seen { last: Some(reading), at_limit: None };
+        let ending = Ending { how: Some("the command ended with code 0"), after: Duration::from_secs(20) };
+        let mut text = Vec::new();
+        write(&mut text, &ending, &seen).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("  memory   1.01 GB before it ended, 1.01 GB at the most\n"), "{text}");
+        let mut json = Vec::new();
+        write_json_summary(&mut json, &ending, &seen).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["owned"], 1_010_000_000_u64, "{json}");
     }
 
     #[test]

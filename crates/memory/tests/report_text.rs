@@ -42,3 +42,15 @@ fn colour_is_on_top_of_the_same_text() {
     }
     assert_eq!(plain, shown("founding-run2.log", false));
 }
+
+#[test]
+fn a_file_that_decides_nothing_is_not_to_be_watched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("short.csv");
+    for rows in ["1,500\n", "1,500\n2,510\n3,520\n4,530\n5,545\n"] {
+        std::fs::write(&path, format!("time_s,rss_mb\n{rows}")).expect("a written file");
+        let run = Run::read(&path, &RunFacts::default()).expect("a run");
+        let last = run.assessment.advice.last().expect("advice");
+        assert!(last.contains("Record a longer part of the run"), "{last}");
+    }
+}

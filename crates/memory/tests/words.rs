@@ -8,7 +8,10 @@ use garden_memory::{
 };
 
 /// What no report says, whatever it is about.
-const NEVER: [&str; 18] = [
+const NEVER: [&str; 20] = [
+    // A file cannot be watched.
+    "Watch for",
+    "Look again",
     "a steady",
     "% sure",
     "by -",

@@ -40,7 +40,7 @@ impl Run {
         let mut reader = TraceReader::open_with(path, options)?;
         let header = reader.header().clone();
         let facts = completed(told.clone(), &header.facts);
-        let mut analyst = Analyst::new(facts.clone());
+        let mut analyst = Analyst::of_recorded(facts.clone());
         let mut placeless = Placeless::default();
         for sample in &mut reader {
             placeless.push(sample?, &mut analyst);

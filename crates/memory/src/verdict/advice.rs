@@ -3,14 +3,14 @@
 use super::{Axis, fit::Shape, study::Study, words::size};
 use crate::{Assessment, ByteSize, Verdict};
 
-/// Sentences a person can act on, the most useful first.
-pub fn advice(study: &Study, assessment: &Assessment) -> Vec<String> {
+/// Sentences a person can act on, the most useful first. A run that `is_recorded` cannot be watched any longer.
+pub fn advice(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<String> {
     match assessment.verdict {
         Verdict::Steady => steady(study, assessment),
         Verdict::WarmUp => warm_up(study, assessment),
         Verdict::Fill => fill(study, assessment),
         Verdict::Leak => leak(assessment),
-        Verdict::Undecided => undecided(study, assessment),
+        Verdict::Undecided => undecided(study, assessment, is_recorded),
     }
 }
 
@@ -124,7 +124,17 @@ fn leak(assessment: &Assessment) -> Vec<String> {
     advice
 }
 
-fn undecided(study: &Study, assessment: &Assessment) -> Vec<String> {
+/// How to get the samples that a decision takes: those from `step` on, where that is known.
+pub fn more(step: Option<u64>, is_recorded: bool) -> String {
+    match (step, is_recorded) {
+        (Some(step), false) => format!("Look again from step {step} on."),
+        (None, false) => "Watch for longer.".to_owned(),
+        (Some(step), true) => format!("A recording that reaches step {step} can decide it."),
+        (None, true) => "These samples do not decide it. Record a longer part of the run, or record it more often: model-garden memory run --out run.jsonl -- COMMAND.".to_owned(),
+    }
+}
+
+fn undecided(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<String> {
     let mut advice = Vec::new();
     if study.epoch_steps.is_none() && study.outlook.filling > 0.0 {
         advice.push("Tell the length of the epoch (--dataset-size N --samples-per-step K): a fill ends with the first epoch, a leak does not.".into());
@@ -135,10 +145,7 @@ fn undecided(study: &Study, assessment: &Assessment) -> Vec<String> {
                 .into(),
         );
     }
-    match assessment.decidable_at_step {
-        Some(step) => advice.push(format!("Look again from step {step} on.")),
-        None => advice.push("Watch for longer.".into()),
-    }
+    advice.push(more(assessment.decidable_at_step, is_recorded));
     let too_high = |bytes: u64| study.facts.limit.is_some_and(|limit| bytes > limit);
     if assessment.endings.iter().any(|ending| ending.plateau.is_some_and(|plateau| too_high(plateau.bytes))) {
         advice.push("Even the bounded ending does not fit the limit: act now.".into());

@@ -41,6 +41,7 @@ pub struct Analyst {
     start_up: Series,
     run: Series,
     before_restart: Option<Series>,
+    is_recorded: bool,
 }
 
 /// The curve of a run, for charts.
@@ -68,7 +69,13 @@ impl Analyst {
             start_up: Series::default(),
             run: Series::default(),
             before_restart: None,
+            is_recorded: false,
         }
+    }
+
+    /// The same, of a run that was recorded: there is nothing to wait for, and advice is given accordingly.
+    pub fn of_recorded(facts: RunFacts) -> Self {
+        Self { is_recorded: true, ..Self::new(facts) }
     }
 
     /// What is known of the run.
@@ -147,7 +154,7 @@ impl Analyst {
         };
         assessment.evidence = words::evidence(&study, &growth, &assessment);
         assessment.evidence.extend(self.incidents());
-        assessment.advice = advice::advice(&study, &assessment);
+        assessment.advice = advice::advice(&study, &assessment, self.is_recorded);
         assessment
     }
 
@@ -191,7 +198,7 @@ impl Analyst {
             evidence: std::iter::once(format!("{samples} at one place on the axis {show} no curve yet."))
                 .chain(self.incidents())
                 .collect(),
-            advice: vec!["Watch for longer.".to_owned()],
+            advice: vec![advice::more(None, self.is_recorded)],
         }
     }
 

@@ -234,6 +234,26 @@ fn bg_lets_a_stopped_command_finish_behind_the_prompt() {
 }
 
 #[test]
+fn a_command_that_somebody_stops_and_lets_go_on_takes_us_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let line = format!("echo $$ > {}; echo ready; exec sleep 600", file.display());
+    let mut terminal = run(&["sh", "-c", &line]);
+    terminal.await_text("ready");
+    let pid: i32 = fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    let supervisor = terminal.child.id().cast_signed();
+    let stands = |pid: i32| Process::new(pid).unwrap().stat().unwrap().state == 'T';
+    for _ in 0..2 {
+        signal_process(pid, Signal::STOP);
+        until("we stop with the command", || stands(supervisor));
+        signal_process(pid, Signal::CONT);
+        until("we go on with the command", || !stands(supervisor) && !stands(pid));
+    }
+    signal_process(pid, Signal::TERM);
+    assert_eq!(terminal.await_end().code(), Some(128 + 15));
+}
+
+#[test]
 fn a_command_that_dies_in_raw_mode_leaves_a_usable_terminal() {
     let code = "import os, tty; tty.setraw(0); print('raw', flush=True); os.kill(os.getpid(), 9)";
     let mut terminal = python(code);

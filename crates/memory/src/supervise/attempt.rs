@@ -373,10 +373,14 @@ impl<'a, 'b> Attempt<'a, 'b> {
 
     /// The command was stopped: the shell must see the same of us, or it would not give its prompt.
     fn stop_with_command(&mut self) {
-        if self.job.standing() != Standing::WithUs || !self.job.is_stopped() {
+        if self.job.standing() != Standing::WithUs {
             return;
         }
         self.job.settle();
+        // Somebody may have let it go on by now.
+        if !self.job.is_stopped() {
+            return;
+        }
         stop_with(self.supervisor.observer);
         self.job.resize();
     }

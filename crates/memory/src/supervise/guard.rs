@@ -161,7 +161,8 @@ pub fn guard(orders: &GuardOrders) -> Result<(), SuperviseError> {
         let orders = orders.clone();
         move || serve(watched, command, witness.as_ref(), &orders)
     });
-    collect(command, &mut line);
+    // In our group the supervisor stops with the command, and must go on with it, whoever let that go on.
+    collect(command, getppid().filter(|_| shares_group), &mut line);
 
     // The supervisor answers the end of our reports with a goodbye, or is gone and leaves the tidying to us.
     let _ = line.shutdown(Shutdown::Write);
@@ -169,10 +170,14 @@ pub fn guard(orders: &GuardOrders) -> Result<(), SuperviseError> {
     Ok(())
 }
 
-/// Waits until no child is left: the command, and every orphan that was handed to us.
-fn collect(command: Pid, line: &mut UnixStream) {
+/// Waits until no child is left: the command, and every orphan that was handed to us. Lets `follower` go on when the
+/// command does.
+fn collect(command: Pid, follower: Option<Pid>, line: &mut UnixStream) {
     loop {
-        match wait(WaitOptions::UNTRACED) {
+        match wait(WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
+            Ok(Some((pid, status))) if pid == command && status.continued() => {
+                let _ = follower.map(|follower| kill_process(follower, Signal::CONT));
+            }
             Ok(Some((pid, status))) if pid == command => {
                 let code = status.exit_status().map(Report::Exited);
                 let signal = status.terminating_signal().map(Report::Signaled);

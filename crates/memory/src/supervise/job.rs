@@ -104,6 +104,10 @@ impl Job {
     /// Hands a signal that reached us to the command as it would have got it without us.
     pub fn pass_on(&self, heard: Heard) {
         let Some(signal) = Signal::from_named_raw(heard.signal) else { return };
+        // The guard only tells us to follow the command.
+        if heard.sender == Some(self.guard_pid()) {
+            return;
+        }
         match self.standing {
             // What a key sends has reached the whole group; of the rest the guard knows whether it meant us alone.
             Standing::WithUs if heard.is_by_key() => {}

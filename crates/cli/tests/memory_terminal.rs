@@ -124,8 +124,7 @@ fn less_goes_on_after_control_z() {
     terminal.await_text("prompt> ");
     terminal.keys("fg\n");
     terminal.await_text("line 20.");
-    terminal.keys(" ");
-    terminal.await_text("line 40.");
+    terminal.press_until(" ", "line 40.");
     terminal.keys("q");
     terminal.await_text("prompt> ");
     let modes = terminal.settings().local_modes;

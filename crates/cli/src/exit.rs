@@ -23,5 +23,5 @@ Exit codes:
   3   undecided
   4   bounded, but it will not fit the limit
   75  stopped at a memory limit after a checkpoint; running again goes on from there
-  130 interrupted: after a checkpoint at the first signal, at once at the second; the last line says which
-      checkpoint running again goes on from";
+  130 interrupted (Ctrl-C, SIGTERM, a closed terminal): after a checkpoint at the first signal, at once at the second;
+      the last line says which checkpoint running again goes on from";

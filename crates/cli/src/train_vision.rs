@@ -17,7 +17,8 @@ Examples:
 
 The same command continues a run that was stopped or killed, to the same result. docs/training.md tells more.
 Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 130 if it was interrupted. The first Ctrl-C
-finishes the step and writes a checkpoint; the second ends at once, without one. The last line says which one is the last.";
+or a closed terminal finishes the step and writes a checkpoint; a second Ctrl-C ends at once, without one. The last line
+says which one is the last. Under `nohup` a closed terminal changes nothing.";
 
 /// Flags of `train-vision`.
 #[derive(clap::Args)]

@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::process::Signal;
 use std::{
     collections::HashSet,
     fs,
@@ -9,7 +10,7 @@ use std::{
     path::Path,
     process::Stdio,
 };
-use support::{Finished, model_garden};
+use support::{Finished, from_terminal, model_garden};
 
 fn pictures(folder: &Path) -> HashSet<Vec<u8>> {
     fs::read_dir(folder.join("images"))
@@ -48,17 +49,19 @@ fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
 
 #[test]
 fn an_interrupted_demo_says_how_to_begin_anew() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = model_garden();
-    command.args(["demo", "--output"]).arg(folder.path().join("demo"));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    lines.find(|line| line.starts_with("step ")).expect("a log of steps");
-    support::signal_process(child.id().cast_signed(), rustix::process::Signal::INT);
-    let last = lines.last().unwrap();
-    // It may have been done already, on a machine that is slow to pass signals on.
-    if child.wait().unwrap().code() != Some(0) {
-        assert_eq!(child.wait().unwrap().code(), Some(130), "{last}");
-        assert!(last.starts_with("a demo begins anew: remove "), "{last}");
+    for signal in [Signal::INT, Signal::HUP] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = model_garden();
+        command.args(["demo", "--output"]).arg(folder.path().join("demo"));
+        let mut child = from_terminal(&command).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        lines.find(|line| line.starts_with("step ")).expect("a log of steps");
+        support::signal_process(child.id().cast_signed(), signal);
+        let last = lines.last().unwrap();
+        // It may have been done already, on a machine that is slow to pass signals on.
+        if child.wait().unwrap().code() != Some(0) {
+            assert_eq!(child.wait().unwrap().code(), Some(130), "{signal:?}: {last}");
+            assert!(last.starts_with("a demo begins anew: remove "), "{last}");
+        }
     }
 }

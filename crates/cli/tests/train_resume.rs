@@ -12,6 +12,7 @@ use std::{
 };
 use support::{
     Finished,
+    terminal::Terminal,
     training::{Garden, OutputFolder},
 };
 
@@ -221,6 +222,85 @@ fn an_interrupt_ends_it_after_a_checkpoint() {
     }
     garden.train("out", &FLAGS);
     assert_same_run(&garden.output("out"), &garden.output("whole"));
+}
+
+/// A run that nobody waits the end of, with a rate by which its steps do not depend on where it ends.
+fn endless(steps: &str) -> [&str; 8] {
+    [
+        "--max-steps",
+        steps,
+        "--save-steps",
+        "1000000",
+        "--logging-steps",
+        "2",
+        "--lr-scheduler-type",
+        "constant",
+    ]
+}
+
+/// Goes on from the one checkpoint that a run left, and compares with a run that was never stopped.
+fn assert_goes_on(garden: &Garden, name: &str) {
+    let left = garden.output(name).checkpoints();
+    assert_eq!(left.len(), 1, "{name}: {left:?}");
+    let step: u64 = left[0].strip_prefix("checkpoint-").unwrap().parse().unwrap();
+    let steps = (step + 3).to_string();
+    let resumed = garden.train(name, &endless(&steps));
+    assert!(resumed.errors.contains(&format!("/{}\n", left[0])), "{name}: {}", resumed.errors);
+    let whole = format!("{name}-whole");
+    garden.train(&whole, &endless(&steps));
+    assert_same_run(&garden.output(name), &garden.output(&whole));
+}
+
+/// What the bar shows from the first step on.
+const STEPS_SHOW: &str = " tokens/s";
+
+#[test]
+fn a_closed_terminal_ends_it_after_a_checkpoint() {
+    const CONTROL_S: &str = "\x13";
+    let garden = Garden::new(24);
+    // Held by Ctrl-S the terminal takes nothing more, and the run waits in a write until it is closed.
+    for (name, keys) in [("closed", ""), ("held", CONTROL_S)] {
+        let mut terminal = Terminal::start(&garden.training(name, &endless("1000000")));
+        terminal.await_text(STEPS_SHOW);
+        terminal.keys(keys);
+        terminal.close();
+        assert_eq!(terminal.await_end().code(), Some(130), "{name}");
+        assert_goes_on(&garden, name);
+    }
+}
+
+#[test]
+fn a_shell_that_passes_the_hangup_on_does_not_end_it_without_a_checkpoint() {
+    let garden = Garden::new(24);
+    let training = garden.training("out", &endless("1000000"));
+    let words = [training.get_program()].into_iter().chain(training.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let mut terminal = Terminal::shell();
+    // The kernel tells the shell, the shell its job, and then the kernel all jobs: two hangups for one.
+    terminal.keys(&format!("bash -c 'echo pid=$$.; exec \"$@\"' bash {}\n", words.join(" ")));
+    terminal.await_text(STEPS_SHOW);
+    let seen = terminal.seen();
+    let pid = seen.rsplit("pid=").find_map(|rest| rest.split_once('.')?.0.parse().ok()).expect("its pid");
+    terminal.close();
+    support::until("the run ends", || !support::lives(pid));
+    assert_goes_on(&garden, "out");
+}
+
+#[test]
+fn a_run_that_ignores_hangups_outlives_its_terminal() {
+    let garden = Garden::new(24);
+    let training = garden.training("out", &endless("200"));
+    let mut ignoring = Command::new("bash");
+    ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "bash"]).arg(training.get_program());
+    let mut terminal = Terminal::start(ignoring.args(training.get_args()));
+    terminal.await_text(STEPS_SHOW);
+    let pid = terminal.child.id().cast_signed();
+    terminal.close();
+    // Also one that is sent, by whomever.
+    support::signal_process(pid, rustix::process::Signal::HUP);
+    assert_eq!(terminal.await_end().code(), Some(0));
+    assert_eq!(garden.output("out").checkpoints(), ["checkpoint-200"]);
+    assert_eq!(garden.output("out").state()["global_step"], 200);
 }
 
 /// Every file below a folder with its time and content.

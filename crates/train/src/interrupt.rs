@@ -1,15 +1,18 @@
-//! Ctrl-C and SIGTERM as a request: finish the step, write a checkpoint, end.
+//! Ctrl-C, SIGTERM and a closed terminal as a request: finish the step, write a checkpoint, end.
 //!
-//! Turns the first signal into a reason to stop at the end of the step, or of a batch that is evaluated. A second one ends
-//! the process at once, by that signal, as it would have without us; before that it says which checkpoint is the last.
+//! Turns the first signal into a reason to stop at the end of the step, or of a batch that is evaluated. A second Ctrl-C or
+//! SIGTERM ends the process at once, by that signal, as it would have without us; before that it says which checkpoint is
+//! the last. A hangup never counts as the second: a terminal that is closed sends several, by its shell and by the kernel.
+//! Where hangups were ignored when the program started (`nohup`), they stay ignored.
 
 use crate::{
     screen::Screen,
     trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState},
 };
+use garden_memory::supervise::heeded;
 use signal_hook::{
     SigId,
-    consts::TERM_SIGNALS,
+    consts::{SIGHUP, TERM_SIGNALS},
     flag,
     iterator::{Handle, Signals},
     low_level::{emulate_default_handler, unregister},
@@ -32,6 +35,7 @@ static BACK_TO_DEFAULT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 pub struct Interrupts {
     asked: Arc<AtomicBool>,
     last_checkpoint: Arc<Mutex<Option<PathBuf>>>,
+    heard: Vec<i32>,
     registered: Vec<SigId>,
     watcher: Handle,
 }
@@ -41,7 +45,8 @@ impl Interrupts {
     pub fn listen(screen: &Screen, checkpoint: Option<&Path>) -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let last_checkpoint = Arc::new(Mutex::new(checkpoint.map(Path::to_owned)));
-        let registered = TERM_SIGNALS.iter().map(|signal| flag::register(*signal, asked.clone()));
+        let heard: Vec<i32> = TERM_SIGNALS.iter().copied().chain(heeded([SIGHUP])).collect();
+        let registered = heard.iter().map(|signal| flag::register(*signal, asked.clone()));
         let registered = registered.collect::<io::Result<_>>()?;
         let mut signals = Signals::new(TERM_SIGNALS)?;
         let watcher = signals.handle();
@@ -53,7 +58,7 @@ impl Interrupts {
             }
         })?;
         stop_heeding(&mut whole(&BACK_TO_DEFAULT));
-        Ok(Self { asked, last_checkpoint, registered, watcher })
+        Ok(Self { asked, last_checkpoint, heard, registered, watcher })
     }
 
     fn look(&self, control: &mut Control) {
@@ -86,7 +91,7 @@ impl Drop for Interrupts {
     fn drop(&mut self) {
         let always = Arc::new(AtomicBool::new(true));
         let default = |signal: &i32| flag::register_conditional_default(*signal, always.clone()).ok();
-        whole(&BACK_TO_DEFAULT).extend(TERM_SIGNALS.iter().filter_map(default));
+        whole(&BACK_TO_DEFAULT).extend(self.heard.iter().filter_map(default));
         stop_heeding(&mut self.registered);
         self.watcher.close();
     }
@@ -149,6 +154,32 @@ mod tests {
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(said.contains("without a checkpoint of this moment; the last is out/checkpoint-7"), "{said}");
         assert_eq!(at_once(None).rsplit_once("; ").unwrap().1, "there is none, the same command begins anew");
+    }
+
+    /// Set in a process whose terminal is closed.
+    const HUNG_UP: &str = "GARDEN_TEST_HUNG_UP";
+    const STOPS_AFTER_THE_STEP: i32 = 7;
+
+    #[test]
+    fn hangups_end_the_run_after_the_step_however_many_come() {
+        if std::env::var_os(HUNG_UP).is_some() {
+            let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, true), None).unwrap();
+            for _ in 0..5 {
+                signal_hook::low_level::raise(SIGHUP).unwrap();
+                // They must not arrive as one.
+                thread::sleep(std::time::Duration::from_millis(20));
+            }
+            let mut control = Control::default();
+            interrupts.on_step_end(&TrainerState::default(), &StepFacts::default(), &mut control).unwrap();
+            let stops = control.stop == Some(StopReason::Interrupted);
+            std::process::exit(if stops { STOPS_AFTER_THE_STEP } else { 1 });
+        }
+        let name = "interrupt::tests::hangups_end_the_run_after_the_step_however_many_come";
+        // Whoever runs the tests may ignore hangups.
+        let mut child = std::process::Command::new("env");
+        child.arg("--default-signal=HUP").arg(std::env::current_exe().unwrap()).args([name, "--exact"]);
+        let ended = child.env(HUNG_UP, "1").output().unwrap();
+        assert_eq!(ended.status.code(), Some(STOPS_AFTER_THE_STEP), "{:?}", ended.status);
     }
 
     #[test]

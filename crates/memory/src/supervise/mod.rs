@@ -21,7 +21,7 @@ mod witness;
 pub use event::Event;
 pub use guard::{GUARD_WORDS, GuardOrders, LAUNCH_WORDS, Report, guard, launch};
 pub use limit::{Call, LimitWatch, TELL_LEVEL};
-pub use signals::{BadSignal, Heard, StopSignal, listen};
+pub use signals::{BadSignal, Heard, StopSignal, heeded, listen};
 pub use streams::{Passage, Stream};
 pub use terminal::{BadStanding, Standing};
 

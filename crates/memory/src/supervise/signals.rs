@@ -68,15 +68,20 @@ pub fn listen(wakes: Sender<Wake>) -> io::Result<()> {
     })
 }
 
+/// Those of the signals that are not ignored. Asked before anybody listens to them, it tells which were ignored when the
+/// program started, as `nohup` and `trap ''` arrange, and should stay so.
+pub fn heeded(signals: impl IntoIterator<Item = i32>) -> impl Iterator<Item = i32> {
+    let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);
+    signals.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)
+}
+
 /// Calls `each` for every signal that arrives from now on, of those we pass on and `also`.
 pub(super) fn on_signals(
     also: &[i32],
     each: impl FnMut(Heard) -> ControlFlow<()> + Send + 'static,
 ) -> io::Result<()> {
-    let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);
-    let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
     let all = NAMED.iter().map(|(signal, _)| signal).chain(also).copied();
-    let mut signals = SignalsInfo::<WithOrigin>::new(all.filter(|signal| !is_ignored(signal)))?;
+    let mut signals = SignalsInfo::<WithOrigin>::new(heeded(all))?;
     thread::spawn(move || signals.forever().map(Heard::from).try_for_each(each));
     Ok(())
 }

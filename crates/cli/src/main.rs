@@ -20,6 +20,7 @@ mod merge;
 mod progress;
 mod train_vision;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -57,7 +58,14 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| errors::wrong_use(&error));
-    let outcome = match cli.command {
+    run(cli.command).unwrap_or_else(|error| errors::report(&error))
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    if command.computes() {
+        garden_train::Isa::check()?;
+    }
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::TrainVision(args) => train_vision::run(*args),
         Command::Memory(command) => memory::run(command),
@@ -67,6 +75,16 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Completions(args) => completions::run(&args),
-    };
-    outcome.unwrap_or_else(|error| errors::report(&error))
+    }
+}
+
+impl Command {
+    /// Whether it does a model's arithmetic, or plans it. `train-vision` asks by itself: its errors have a format.
+    fn computes(&self) -> bool {
+        match self {
+            Self::Demo(_) | Self::Merge(_) | Self::Init(_) | Self::Generate(_) => true,
+            Self::Memory(command) => command.computes(),
+            Self::TrainVision(_) | Self::Dataset(_) | Self::Inspect(_) | Self::Completions(_) => false,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use crate::{errors::AsJson, exit, flags::RunFlags};
 use anyhow::{Error, Result};
 use garden_train::{
+    Isa,
     config::{LogFormat, RunConfig},
     run::{self, Ended},
 };
@@ -40,6 +41,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 fn train(config: Result<RunConfig>) -> Result<ExitCode> {
+    Isa::check()?;
     Ok(match run::train(&config?)? {
         Ended::Done => ExitCode::SUCCESS,
         Ended::AtMemoryLimit => ExitCode::from(exit::AT_LIMIT),

@@ -3,8 +3,8 @@
 mod support;
 
 use serde_json::Value;
-use std::fs;
-use support::{Finished, training::Garden};
+use std::{fs, process::Command};
+use support::{Finished, model_garden, training::Garden};
 
 #[test]
 fn a_run_says_what_it_does_and_leaves_what_others_need() {
@@ -225,4 +225,25 @@ fn memory_is_flat_with_photos_and_returns_after_an_evaluation() {
     let (least, most) = (levels.iter().min().unwrap(), levels.iter().max().unwrap());
     // A decoded photo is 3.2 MB: keeping even two of the twenty would show.
     assert!(most - least < 6_000_000, "{least}..{most}\n{}", finished.errors);
+}
+
+#[test]
+fn an_instruction_set_that_does_not_exist_is_refused_at_the_start() {
+    let garden = Garden::new(1);
+    let refused = |command: &mut Command| {
+        let finished = Finished::of(command.env("MODEL_GARDEN_ISA", "avx-2"));
+        assert_eq!(finished.code, Some(2), "{}", finished.errors);
+        let expected = "MODEL_GARDEN_ISA=avx-2 is no instruction set: choose one of avx512, avx2, portable";
+        assert!(finished.errors.contains(expected), "{}", finished.errors);
+        finished
+    };
+    let as_json = refused(&mut garden.training("out", &["--log-format", "json"])).json();
+    assert_eq!(as_json.len(), 1);
+    assert!(!garden.output("out").exists(""), "nothing is left behind");
+    let [model, demo] = ["model", "demo"].map(|name| garden.path(name));
+    refused(model_garden().args(["generate", "--model", &model, "--prompt", "What is it?"]));
+    refused(model_garden().args(["demo", "--output", &demo]));
+    // What computes nothing does not care.
+    let inspected = Finished::of(model_garden().args(["inspect", &model]).env("MODEL_GARDEN_ISA", "avx-2"));
+    assert_eq!(inspected.code, Some(0), "{}", inspected.errors);
 }

@@ -5,6 +5,10 @@
 //! choice is made once; what a kernel computes must not depend on it beyond rounding. A value of a type that
 //! implements [`Lanes`] is the proof that the machine has its instructions: only detection makes one.
 
+mod choice;
+
+pub use choice::IsaError;
+
 use std::sync::OnceLock;
 
 /// The instruction sets the kernels are compiled for.
@@ -19,7 +23,13 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The widest set this machine has, or the narrower one that the variable `MODEL_GARDEN_ISA` (`avx2`, `portable`) names.
+    /// Refuses a set in the variable `MODEL_GARDEN_ISA` that does not exist or that this machine lacks. A program calls it
+    /// before it computes, because computing itself cannot fail.
+    pub fn check() -> Result<(), IsaError> {
+        choice::asked().map(drop)
+    }
+
+    /// The widest set this machine has, or the one that the variable `MODEL_GARDEN_ISA` (`avx512`, `avx2`, `portable`) names.
     pub fn best() -> Self {
         match Detected::best() {
             #[cfg(target_arch = "x86_64")]
@@ -54,24 +64,31 @@ enum Detected {
 impl Detected {
     fn best() -> Self {
         static BEST: OnceLock<Detected> = OnceLock::new();
-        *BEST.get_or_init(|| Self::no_wider_than(&std::env::var("MODEL_GARDEN_ISA").unwrap_or_default()))
+        *BEST.get_or_init(|| Self::of(choice::asked().ok().flatten()))
     }
 
-    /// The widest set of this machine, or the narrower one that was asked for.
+    /// The set that was asked for, or the widest of this machine.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    fn no_wider_than(asked: &str) -> Self {
-        let avx512 = || x86::Avx512::detect().filter(|_| asked != "avx2").map(Self::Avx512);
-        let avx2 = || x86::Avx2::detect().map(Self::Avx2);
-        match asked {
-            "portable" => Self::Portable(Portable),
-            _ => avx512().or_else(avx2).unwrap_or(Self::Portable(Portable)),
-        }
+    fn of(asked: Option<Isa>) -> Self {
+        let may_be = |isa: Isa| asked.is_none_or(|asked| asked == isa);
+        let avx512 = || x86::Avx512::detect().filter(|_| may_be(Isa::Avx512)).map(Self::Avx512);
+        let avx2 = || x86::Avx2::detect().filter(|_| may_be(Isa::Avx2)).map(Self::Avx2);
+        avx512().or_else(avx2).unwrap_or(Self::Portable(Portable))
     }
 
     #[cfg(any(not(target_arch = "x86_64"), miri))]
-    fn no_wider_than(_asked: &str) -> Self {
+    fn of(_asked: Option<Isa>) -> Self {
         Self::Portable(Portable)
     }
+}
+
+/// The sets this machine has, the widest first.
+fn detected() -> Vec<Isa> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let vectors = [x86::Avx512::detect().map(|_| Isa::Avx512), x86::Avx2::detect().map(|_| Isa::Avx2)];
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let vectors: [Option<Isa>; 0] = [];
+    vectors.into_iter().flatten().chain([Isa::Portable]).collect()
 }
 
 /// A piece of arithmetic that is compiled for every instruction set.

@@ -25,5 +25,7 @@ pub mod selective_loss;
 mod supervisor_link;
 pub mod trainer;
 
+pub use garden_engine::simd::{Isa, IsaError};
+
 #[cfg(test)]
 mod testing;

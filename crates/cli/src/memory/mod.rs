@@ -43,6 +43,13 @@ pub enum Command {
     Launch(run::LaunchArgs),
 }
 
+impl Command {
+    /// Whether it does a model's arithmetic, or plans it.
+    pub fn computes(&self) -> bool {
+        matches!(self, Self::Plan(_) | Self::Isolate(_) | Self::Component(_))
+    }
+}
+
 /// Runs one of them.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {

@@ -67,7 +67,26 @@ fn an_adapter_of_another_base_is_refused() {
     config["text_config"]["num_hidden_layers"] = 3.into();
     fs::write(&path, config.to_string()).unwrap();
     refused(&garden, &["--adapter", &adapter], "error: the adapter: ");
-    refused(&garden, &["--adapter", &garden.path("rows")], "error: the adapter: ");
+}
+
+#[test]
+fn a_folder_that_is_no_adapter_is_told_as_one_with_what_may_be_meant() {
+    let garden = Garden::new(8);
+    garden.train("out", &["--max-steps", "1"]);
+    let refused_by_both = |adapter: &str, advice: &str| {
+        let folder = garden.path(adapter);
+        let message = format!("{folder} is no adapter: it has no {advice}");
+        refused(&garden, &["--adapter", &folder], &message);
+        let merge = ["merge", "--base-model", &garden.path("model"), "--output", &garden.path("merged")];
+        let merged = Finished::of(model_garden().args(merge).args(["--adapter", &folder]));
+        assert_eq!(merged.code, Some(2), "{}", merged.errors);
+        assert!(merged.errors.contains(&message), "no {message:?} in {}", merged.errors);
+    };
+    refused_by_both("rows", "adapter_config.json; name a folder that `train-vision` or PEFT's");
+    refused_by_both("model", "adapter_config.json; it is a whole model, which needs no adapter");
+    fs::remove_file(garden.path("out/adapter_model.safetensors")).unwrap();
+    let newest = garden.path("out/checkpoint-1");
+    refused_by_both("out", &format!("adapter_model.safetensors; did you mean {newest}?"));
 }
 
 #[test]

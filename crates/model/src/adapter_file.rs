@@ -4,6 +4,7 @@
 //! written here `PeftModel.from_pretrained` reads, and the other way round. Every tensor must belong to a layer of
 //! the base model and have its shape: an adapter of another model is refused with the tensor's name.
 
+mod missing;
 mod settings;
 
 use crate::config::ModelConfig;
@@ -37,6 +38,16 @@ pub enum AdapterError {
         /// What the system said.
         source: io::Error,
     },
+    /// A folder without a file that every adapter has.
+    #[error("{} is no adapter: it has no {file}; {advice}", dir.display())]
+    NotAnAdapter {
+        /// The folder.
+        dir: PathBuf,
+        /// What it lacks.
+        file: &'static str,
+        /// What may have been meant.
+        advice: String,
+    },
     /// The settings are not ones this model can use.
     #[error("{}: {problem}", path.display())]
     Config {
@@ -53,6 +64,7 @@ pub enum AdapterError {
 impl Adapter {
     /// Reads the settings of the adapter in `dir`.
     pub fn read_settings(dir: &Path) -> Result<LoraSettings, AdapterError> {
+        missing::check(dir, CONFIG)?;
         let path = dir.join(CONFIG);
         let io_error = |source| AdapterError::Io { path: path.clone(), source };
         let fault = |problem: String| AdapterError::Config { path: path.clone(), problem };
@@ -68,6 +80,7 @@ impl Adapter {
     /// Reads the adapter in `dir` for a base model of `config`.
     pub fn read(dir: &Path, config: &ModelConfig) -> Result<Self, AdapterError> {
         let settings = Self::read_settings(dir)?;
+        missing::check(dir, WEIGHTS)?;
         let rank = settings.rank;
         let file = TensorFile::open(&dir.join(WEIGHTS))?;
         let (mut pairs, faults) = named_pairs(&file, rank);

@@ -156,6 +156,26 @@ fn what_cannot_be_read_is_said_with_exit_code_two() {
 }
 
 #[test]
+fn an_empty_dataset_is_an_error_in_words() {
+    let folder = shapes_and_model();
+    for (name, text) in [("empty.jsonl", ""), ("blank.jsonl", "\n \n"), ("list.json", "[]")] {
+        fs::write(folder.path().join(name), text).unwrap();
+        let train = ["train-vision", "--base-model", "tiny", "--output-dir", "out", "--dataset", name];
+        for arguments in [&["dataset", "check", name][..], &["dataset", "convert", name, "to.jsonl"], &train]
+        {
+            let finished = run(folder.path(), arguments);
+            assert_eq!(
+                (finished.code, &*finished.output),
+                (Some(2), ""),
+                "{arguments:?}: {}",
+                finished.errors
+            );
+            assert_eq!(finished.errors, format!("error: {name}: there are no rows in it\n"), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
 fn convert_keeps_rows_and_images_through_every_format() {
     let folder = shapes_and_model();
     let steps =

@@ -107,7 +107,8 @@ pub(crate) struct Found {
 }
 
 impl Dataset {
-    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`).
+    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`). One without rows is
+    /// refused: nothing can be learned from it, and it is seldom meant.
     pub fn open(name: &str, options: &DatasetOptions, progress: &dyn Progress) -> Result<Self, DataError> {
         let path = Path::new(name);
         let local = |chosen| Found { chosen, bounds: None, index_folder: None };
@@ -121,7 +122,11 @@ impl Dataset {
             let reason = missing::reason(path, "file or folder");
             return Err(DataError::NoData { path: path.to_owned(), reason });
         };
-        Self::from_files(found, options, progress)
+        let dataset = Self::from_files(found, options, progress)?;
+        match dataset.rows() {
+            0 => Err(DataError::NoData { path: path.to_owned(), reason: "there are no rows in it".into() }),
+            _ => Ok(dataset),
+        }
     }
 
     pub(crate) fn from_files(

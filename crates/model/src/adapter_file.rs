@@ -64,17 +64,22 @@ pub enum AdapterError {
 impl Adapter {
     /// Reads the settings of the adapter in `dir`.
     pub fn read_settings(dir: &Path) -> Result<LoraSettings, AdapterError> {
-        missing::check(dir, CONFIG)?;
-        let path = dir.join(CONFIG);
-        let io_error = |source| AdapterError::Io { path: path.clone(), source };
-        let fault = |problem: String| AdapterError::Config { path: path.clone(), problem };
-        let length = std::fs::metadata(&path).map_err(io_error)?.len();
-        if length > LARGEST_CONFIG {
-            return Err(fault(format!("{length} bytes are no adapter settings")));
+        read_config(dir)?.settings().map_err(|problem| fault(dir, problem))
+    }
+
+    /// Reads the settings of the adapter in `dir` to train it further. A key that leaves out some of the layers that
+    /// `target_modules` chooses is refused: an adapter is used as its tensors are, but would be trained and saved without it.
+    pub fn read_settings_to_train(dir: &Path) -> Result<LoraSettings, AdapterError> {
+        let file = read_config(dir)?;
+        match file.narrowed_by() {
+            None => file.settings().map_err(|problem| fault(dir, problem)),
+            Some(key) => Err(fault(
+                dir,
+                format!(
+                    "`{key}`: training a part of the layers that `target_modules` chooses is not implemented"
+                ),
+            )),
         }
-        let text = std::fs::read_to_string(&path).map_err(io_error)?;
-        let file: ConfigFile = serde_json::from_str(&text).map_err(|error| fault(error.to_string()))?;
-        file.settings().map_err(fault)
     }
 
     /// Reads the adapter in `dir` for a base model of `config`.
@@ -122,6 +127,24 @@ impl Adapter {
         let text = self.settings.to_config_json(base);
         write_whole(&path, text.as_bytes()).map_err(|source| AdapterError::Io { path, source })
     }
+}
+
+fn fault(dir: &Path, problem: String) -> AdapterError {
+    AdapterError::Config { path: dir.join(CONFIG), problem }
+}
+
+fn read_config(dir: &Path) -> Result<ConfigFile, AdapterError> {
+    missing::check(dir, CONFIG)?;
+    let path = dir.join(CONFIG);
+    let io_error = |source| AdapterError::Io { path: path.clone(), source };
+    let length = std::fs::metadata(&path).map_err(io_error)?.len();
+    if length > LARGEST_CONFIG {
+        return Err(fault(dir, format!("{length} bytes are no adapter settings")));
+    }
+    let text = std::fs::read_to_string(&path).map_err(io_error)?;
+    // Editors and scripts on Windows begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    serde_json::from_str(text).map_err(|error| fault(dir, error.to_string()))
 }
 
 fn spec(module: &str, half: &str, shape: [usize; 2]) -> TensorSpec {

@@ -29,7 +29,7 @@ pub enum LoraError {
         rule: &'static str,
     },
     /// The pattern is not a regular expression.
-    #[error("--target-modules `{pattern}` is not a regular expression: {source}")]
+    #[error("--target-modules `{}` is not a regular expression: {source}", as_written(pattern))]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -37,17 +37,15 @@ pub enum LoraError {
         source: regex::Error,
     },
     /// The pattern matches nothing.
-    #[error(
-        "--target-modules `{pattern}` matches no layer: give names such as `q_proj,v_proj`, the word `all-linear`, or a \
-         pattern that matches whole paths such as `model.language_model.layers.0.self_attn.q_proj`"
-    )]
+    #[error("--target-modules `{}` matches no layer: {}", as_written(pattern), advice(pattern))]
     Nothing {
         /// The pattern.
         pattern: String,
     },
     /// The pattern matches a layer that cannot carry a pair.
     #[error(
-        "--target-modules `{pattern}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA"
+        "--target-modules `{}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA",
+        as_written(pattern)
     )]
     Unfit {
         /// The pattern.
@@ -102,6 +100,26 @@ pub fn target_pattern(text: &str) -> String {
 pub(crate) fn pattern_of_names(names: &[impl AsRef<str>]) -> String {
     let names: Vec<String> = names.iter().map(|name| regex::escape(name.as_ref())).collect();
     format!(r"(.*\.)?({})", names.join("|"))
+}
+
+/// Names as a user wrote them, where [`pattern_of_names`] made the pattern; any other pattern as it is.
+fn as_written(pattern: &str) -> String {
+    let names = pattern.strip_prefix(r"(.*\.)?(").and_then(|rest| rest.strip_suffix(')'));
+    names.map_or_else(|| pattern.to_owned(), |names| names.replace('|', ",").replace('\\', ""))
+}
+
+/// What may have been meant by a pattern that matches nothing.
+fn advice(pattern: &str) -> String {
+    let letters = |text: &str| -> String {
+        text.chars().filter(char::is_ascii_alphabetic).map(|letter| letter.to_ascii_lowercase()).collect()
+    };
+    if letters(&as_written(pattern)) == letters(ALL_LINEAR) {
+        return format!("did you mean `{ALL_LINEAR}`?");
+    }
+    format!(
+        "give names such as `q_proj,v_proj`, the word `{ALL_LINEAR}`, or a pattern that matches whole paths such as \
+         `model.language_model.layers.0.self_attn.q_proj`"
+    )
 }
 
 const ATTENTION: &str = r"self_attn\.(q_proj|k_proj|v_proj|o_proj)";

@@ -220,12 +220,62 @@ fn damaged_tensors_are_refused_by_name() {
 
 /// Reads PEFT's own settings with `key` set to `value`.
 fn settings_with(key: &str, value: &serde_json::Value) -> Result<LoraSettings, AdapterError> {
+    Adapter::read_settings(folder_with(key, value).path())
+}
+
+/// A folder with PEFT's own settings, with `key` set to `value`.
+fn folder_with(key: &str, value: &serde_json::Value) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let source = std::fs::read_to_string(common::folder().join("adapter/adapter_config.json")).unwrap();
     let mut file: serde_json::Value = serde_json::from_str(&source).unwrap();
     file[key] = value.clone();
     std::fs::write(dir.path().join("adapter_config.json"), file.to_string()).unwrap();
-    Adapter::read_settings(dir.path())
+    dir
+}
+
+/// The tensors of an adapter say which layers it has, so it can be used; a run that goes on from it would not know.
+#[test]
+fn an_adapter_of_a_part_of_its_layers_is_used_but_not_trained_further() {
+    for (key, value, unset) in [
+        ("layers_to_transform", json!([0, 1]), json!(null)),
+        ("layers_to_transform", json!(0), json!([])),
+        ("layers_pattern", json!("layers"), json!("")),
+        ("exclude_modules", json!(["visual"]), json!([])),
+        ("exclude_modules", json!(".*visual.*"), json!(null)),
+    ] {
+        let narrowed = folder_with(key, &value);
+        assert!(Adapter::read_settings(narrowed.path()).is_ok(), "{key}");
+        let message = Adapter::read_settings_to_train(narrowed.path()).unwrap_err().to_string();
+        assert!(message.contains(&format!("adapter_config.json: `{key}`: training a part of")), "{message}");
+        assert!(Adapter::read_settings_to_train(folder_with(key, &unset).path()).is_ok(), "{key} {unset}");
+    }
+}
+
+#[test]
+fn settings_may_begin_with_a_byte_order_mark() {
+    let dir = folder_with("r", &json!(8));
+    let path = dir.path().join("adapter_config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+    assert_eq!(Adapter::read_settings(dir.path()).unwrap().rank, 8);
+}
+
+#[test]
+fn a_choice_of_layers_is_refused_in_the_words_that_were_written() {
+    let refused = |words: &str| settings(&target_pattern(words)).targets(&config()).unwrap_err().to_string();
+    for word in ["all_linear", "all linear", "ALL_LINEAR", "alllinear"] {
+        let expected = format!("--target-modules `{word}` matches no layer: did you mean `all-linear`?");
+        assert_eq!(refused(word), expected);
+    }
+    let names = refused("query, self_attn.value");
+    assert!(
+        names.starts_with("--target-modules `query,self_attn.value` matches no layer: give names"),
+        "{names}"
+    );
+    let pattern = refused(r"(.*\.)?x(a|b)");
+    assert!(pattern.starts_with(r"--target-modules `(.*\.)?x(a|b)` matches no layer"), "{pattern}");
+    let head = refused("lm_head");
+    assert!(head.starts_with("--target-modules `lm_head` matches `lm_head`, but only"), "{head}");
 }
 
 #[test]

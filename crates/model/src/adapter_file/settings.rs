@@ -48,6 +48,12 @@ pub(super) struct ConfigFile {
     alora_invocation_tokens: Value,
     #[serde(default, skip_serializing)]
     layer_replication: Value,
+    #[serde(default, skip_serializing)]
+    layers_to_transform: Value,
+    #[serde(default, skip_serializing)]
+    layers_pattern: Value,
+    #[serde(default, skip_serializing)]
+    exclude_modules: Value,
 }
 
 fn none() -> String {
@@ -111,6 +117,22 @@ impl ConfigFile {
         Ok(settings)
     }
 
+    /// The key by which PEFT gives a pair to fewer layers than `target_modules` chooses, if one is set.
+    pub fn narrowed_by(&self) -> Option<&'static str> {
+        let is_set = |value: &Value| match value {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            _ => true,
+        };
+        let keys = [
+            ("layers_to_transform", &self.layers_to_transform),
+            ("layers_pattern", &self.layers_pattern),
+            ("exclude_modules", &self.exclude_modules),
+        ];
+        keys.into_iter().find(|(_, value)| is_set(value)).map(|(key, _)| key)
+    }
+
     /// Whether its first values were made in one of these ways; PEFT reads their names in any case.
     fn starts_as(&self, ways: &[&str]) -> bool {
         let name = self.init_lora_weights.as_str().unwrap_or_default().to_lowercase();
@@ -139,6 +161,9 @@ impl LoraSettings {
             init_lora_weights: Value::Bool(true),
             alora_invocation_tokens: Value::Null,
             layer_replication: Value::Null,
+            layers_to_transform: Value::Null,
+            layers_pattern: Value::Null,
+            exclude_modules: Value::Null,
         };
         // A struct of strings and numbers always has a JSON form.
         serde_json::to_string_pretty(&file).unwrap_or_default() + "\n"

@@ -157,7 +157,8 @@ fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<L
         return Err(ConfigError::Conflict(flag, "adapter"));
     }
     garden_data::missing::check_folder(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
-    let own = Adapter::read_settings(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
+    let own =
+        Adapter::read_settings_to_train(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
     let alpha = f64::from(own.alpha);
     let numbers = [
         ("lora-r", o.lora_r.map(|rank| rank as f64), own.rank as f64),

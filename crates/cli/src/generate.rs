@@ -6,6 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::{missing::check_folder, source::MAX_IMAGE_BYTES};
+use garden_memory::units::counted;
 use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -84,8 +85,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if stream && stderr().is_terminal() {
         let pace = answer.tokens.len() as f64 / answer.answer_seconds.max(1e-9);
         eprintln!(
-            "\n{} tokens read in {:.1} s, {} said at {pace:.1} a second",
-            answer.prompt_tokens,
+            "\n{} read in {:.1} s, {} said at {pace:.1} a second",
+            counted(answer.prompt_tokens as u64, "token"),
             answer.prompt_seconds,
             answer.tokens.len()
         );

@@ -3,7 +3,7 @@
 use crate::exit;
 use crate::progress::Format;
 use clap::Args as Flags;
-use garden_memory::ByteSize;
+use garden_memory::{ByteSize, units::counted};
 use garden_model::inspect::{AdapterReport, FileReport, ModelReport, Report, inspect};
 use garden_train::numbers::grouped;
 use std::collections::BTreeMap;
@@ -63,24 +63,23 @@ fn model(report: &ModelReport) -> String {
     let tied = if sizes.tied_embeddings { "tied" } else { "not tied" };
     let mut out = format!(
         "model       {}, {} parameters\n\
-         language    {} layers, {} wide, {} heads ({} key/value), MLP {}, vocabulary {} ({tied})\n\
-         vision      {} blocks, {} wide, {} heads, MLP {}\n\
-         weights     {}, {} file{}, {}\n",
+         language    {}, {} wide, {} ({} key/value), MLP {}, vocabulary {} ({tied})\n\
+         vision      {}, {} wide, {}, MLP {}\n\
+         weights     {}, {}, {}\n",
         report.architecture,
         grouped(report.parameters as u64),
-        sizes.layers,
+        counted(sizes.layers as u64, "layer"),
         sizes.hidden,
-        sizes.heads,
+        counted(sizes.heads as u64, "head"),
         sizes.kv_heads,
         sizes.mlp,
         sizes.vocabulary,
-        sizes.vision_blocks,
+        counted(sizes.vision_blocks as u64, "block"),
         sizes.vision_hidden,
-        sizes.vision_heads,
+        counted(sizes.vision_heads as u64, "head"),
         sizes.vision_mlp,
         ByteSize(report.bytes),
-        report.files,
-        if report.files == 1 { "" } else { "s" },
+        counted(report.files as u64, "file"),
         stored(&report.stored),
     );
     for part in &report.parts {
@@ -112,8 +111,8 @@ fn adapter(report: &AdapterReport) -> String {
 
 fn file(report: &FileReport) -> String {
     let mut out = format!(
-        "file        {} tensors, {}, {}\n",
-        report.tensors,
+        "file        {}, {}, {}\n",
+        counted(report.tensors as u64, "tensor"),
         ByteSize(report.bytes),
         stored(&report.stored)
     );

@@ -3,7 +3,7 @@
 use crate::progress;
 use anyhow::Result;
 use garden_data::missing::check_folder;
-use garden_memory::ByteSize;
+use garden_memory::{ByteSize, units::counted};
 use garden_train::merge::{MergedAs, merge};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -47,11 +47,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match args.format {
         progress::Format::Json => println!("{}", serde_json::to_string_pretty(&merged)?),
         progress::Format::Text => println!(
-            "{}: {} tensors, {}; the adapter changed {} matrices",
+            "{}: {}, {}; the adapter changed {} {}",
             args.output.display(),
-            merged.tensors,
+            counted(merged.tensors as u64, "tensor"),
             ByteSize(merged.bytes),
             merged.changed_matrices,
+            if merged.changed_matrices == 1 { "matrix" } else { "matrices" },
         ),
     }
     Ok(ExitCode::SUCCESS)

@@ -110,7 +110,7 @@ fn unreadable_input_is_named_and_ends_with_2() {
     let broken = "{\"trace\":\"model-garden/1\"}\n{\"t\":1,\"rss\":2}\nnonsense\n";
     let cases = [
         ("empty.jsonl", "", "the file is empty"),
-        ("words.log", "hello\nworld\n", "none of the 2 lines holds a memory figure"),
+        ("words.log", "hello\nworld\n", "no memory figure in 2 lines"),
         ("broken.jsonl", broken, "broken.jsonl:3: expected a sample"),
     ];
     for (name, text, message) in cases {

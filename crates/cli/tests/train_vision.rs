@@ -117,7 +117,7 @@ fn what_cannot_be_done_is_said_at_once() {
     );
     let broken = "{\"image\": \"gone.png\", \"question\": \"What?\", \"answer\": \"a cross\"}\n";
     fs::write(garden.path("broken.jsonl"), broken).unwrap();
-    refused(&["--dataset", &garden.path("broken.jsonl")], "1 of 1 rows are bad, such as");
+    refused(&["--dataset", &garden.path("broken.jsonl")], "1 of 1 row is bad, such as");
     refused(&["--base-model", "/no/such/model"], "/no/such/model: no such folder (/no is not there)");
     refused(&["--base-model", &garden.path("modle")], "no such folder; did you mean ");
     refused(&["--dataset", &garden.path("rosw")], "no such file or folder; did you mean ");

@@ -137,7 +137,7 @@ pub enum BadRow {
     /// Markers or placeholders do not match the images.
     #[error(
         "{}, but {}: write one {what} for each image, in their order",
-        counted(*places, what), counted(*images, "image")
+        counted(*places as u64, what), counted(*images as u64, "image")
     )]
     Markers {
         /// What stands for an image in this row.
@@ -151,7 +151,7 @@ pub enum BadRow {
     #[error(
         "{} inside the messages and {beside} beside them: keep one of the two, \
          or mark places for the others with {{\"type\": \"image\"}} parts",
-        counted(*inside, "image")
+        counted(*inside as u64, "image")
     )]
     ImagesTwice {
         /// Those inside.
@@ -233,8 +233,8 @@ pub enum BadRow {
     },
 }
 
-/// A number of things in words.
-fn counted(number: usize, what: &str) -> String {
+/// A number of things in words: `1 row`, `2 rows`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -343,7 +343,7 @@ pub enum DataError {
     #[error("the dataset has no rows")]
     NoRows,
     /// A row past the last one.
-    #[error("there is no row {row} in a dataset of {rows} rows")]
+    #[error("there is no row {row} in a dataset of {}", counted(*rows, "row"))]
     NoSuchRow {
         /// The row, from 0.
         row: u64,
@@ -358,7 +358,9 @@ pub enum DataError {
     },
     /// More bad rows than the user accepts.
     #[error(
-        "{bad} of {rows} rows are bad, more than the {}% that may be skipped (--max-bad-rows); the last: {last}",
+        "{bad} of {} {} bad, more than the {}% that may be skipped (--max-bad-rows); the last: {last}",
+        counted(*rows, "row"),
+        if *bad == 1 { "is" } else { "are" },
         max_share * 100.0
     )]
     TooManyBadRows {
@@ -372,7 +374,7 @@ pub enum DataError {
         last: String,
     },
     /// A saved place that this dataset does not have.
-    #[error("cannot resume at row {row} of a dataset of {rows} rows: the data changed since")]
+    #[error("cannot resume at row {row} of a dataset of {}: the data changed since", counted(*rows, "row"))]
     BadPosition {
         /// The place.
         row: u64,

@@ -6,7 +6,7 @@
 
 use crate::{
     batch::{Batch, Sample},
-    error::{BadRow, DataError},
+    error::{BadRow, DataError, counted},
     prefetch::{Prefetch, Weight},
     prepare::{LeftOut, Prepared, Preparer, Recipe},
     row::RowId,
@@ -327,7 +327,8 @@ impl Tally {
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { used, too_long, no_label, bad, .. } = self;
-        write!(f, "{used} rows used, {too_long} too long, {no_label} without a label, {bad} bad")
+        let used = counted(*used, "row");
+        write!(f, "{used} used, {too_long} too long, {no_label} without a label, {bad} bad")
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     card::{Card, Config, Said},
-    error::DataError,
+    error::{DataError, counted},
 };
 use std::{
     collections::BTreeMap,
@@ -65,11 +65,11 @@ pub struct LeftSplit {
 
 impl fmt::Display for LeftSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files = if self.files == 1 { "file" } else { "files" };
+        let files = counted(self.files as u64, "file");
         match &self.split {
-            Some(split) => write!(f, "{split} ({} {files})", self.files),
-            None if self.outside => write!(f, "{} {files} outside the README's configuration", self.files),
-            None => write!(f, "{} {files} of no split", self.files),
+            Some(split) => write!(f, "{split} ({files})"),
+            None if self.outside => write!(f, "{files} outside the README's configuration"),
+            None => write!(f, "{files} of no split"),
         }
     }
 }

@@ -144,9 +144,24 @@ impl fmt::Display for ByteSize {
     }
 }
 
+/// A number of things in words: `1 sample`, `2 samples`, `2 processes`.
+pub fn counted(count: u64, thing: &str) -> String {
+    let ending = match count {
+        1 => "",
+        _ if thing.ends_with('s') || thing.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{count} {thing}{ending}")
+}
+
+/// A part of a number of things: `1 of 1 row`, `1 of 8 rows`.
+pub fn part(count: u64, of: u64, thing: &str) -> String {
+    format!("{count} of {}", counted(of, thing))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{ByteSize, number};
+    use super::{ByteSize, counted, number, part};
 
     #[test]
     fn reads_decimal_and_binary_units() {
@@ -195,5 +210,12 @@ mod tests {
         for (bytes, text) in cases {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "row")), ["0 rows", "1 row", "2 rows"]);
+        assert_eq!((counted(2, "process"), counted(3, "patch")), ("2 processes".into(), "3 patches".into()));
+        assert_eq!([part(1, 1, "row"), part(1, 8, "row")], ["1 of 1 row", "1 of 8 rows"]);
     }
 }

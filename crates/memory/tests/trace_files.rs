@@ -66,7 +66,7 @@ fn a_malformed_line_is_named_with_its_number() {
         (format!("{good}\n{good}\n"), "run.jsonl:1: expected the header"),
         (HEADER.replace("garden/1", "garden/9"), "version 'model-garden/9'"),
         (HEADER.replace("663", "\"many\""), "run.jsonl:1: bad header"),
-        (format!("{HEADER}\n"), "none of the 1 lines holds a memory figure"),
+        (format!("{HEADER}\n"), "no memory figure in 1 line"),
         (String::new(), "the file is empty"),
         ("\n\n".to_owned(), "the file is empty"),
     ];
@@ -100,7 +100,7 @@ fn training_logs_are_read_line_by_line() {
     assert_eq!(seen, [(Some(10), 5_552_000_000), (Some(20), 1_610_612_736)]);
     assert!(!samples[0].is_split() && samples[0].owned() == 5_552_000_000);
 
-    assert!(error("run.log", "hello\nworld\n").contains("none of the 2 lines holds a memory figure"));
+    assert!(error("run.log", "hello\nworld\n").contains("no memory figure in 2 lines"));
     assert!(
         error("run.log", "Step 1: RAM: 12 MB\nStep 2: RAM: 1.2.3 MB\n")
             .contains("run.log:2: expected a size")

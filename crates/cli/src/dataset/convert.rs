@@ -4,6 +4,7 @@ use super::flags::SourceFlags;
 use crate::progress::Bars;
 use anyhow::{Result, ensure};
 use garden_data::{Dataset, convert::convert};
+use garden_memory::units::counted;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -37,7 +38,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let dataset = Arc::new(Dataset::open(&args.from, &args.source.options(), &bars)?);
     SourceFlags::say_not_read(&dataset);
     let rows = convert(&dataset, &args.to, &bars)?;
-    println!("{rows} rows in {}", args.to.display());
+    println!("{} in {}", counted(rows, "row"), args.to.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,6 +5,7 @@ use crate::progress::Bars;
 use anyhow::Result;
 use clap::ValueEnum;
 use garden_data::create::{CreateOptions, Kind, create};
+use garden_memory::units::counted;
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\
@@ -60,6 +61,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (width, height) = args.size;
     let options = CreateOptions { kind, rows: args.rows, width, height, seed: args.seed, workers: cores() };
     let data = create(&args.output, &options, &Bars::default())?;
-    println!("{} rows in {}", args.rows, data.display());
+    println!("{} in {}", counted(args.rows, "row"), data.display());
     Ok(ExitCode::SUCCESS)
 }

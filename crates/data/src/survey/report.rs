@@ -3,7 +3,7 @@
 //! In comes a [`Survey`] and the size of a batch; out goes text that fits a terminal, or JSON with the same figures.
 
 use super::{Lengths, SizeClass, Survey};
-use crate::text::Run;
+use crate::{error::counted, text::Run};
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
 
@@ -168,7 +168,7 @@ impl Report<'_> {
     }
 
     fn batch(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "A batch   {} {}:", self.batch_size, if self.batch_size == 1 { "row" } else { "rows" })?;
+        write!(f, "A batch   {}:", counted(self.batch_size, "row"))?;
         if let Some((mean, most)) = self.batch_tokens() {
             write!(f, " {} tokens on average, at most {};", grouped(mean.round() as u64), grouped(most))?;
         }

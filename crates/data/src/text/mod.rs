@@ -15,7 +15,10 @@ mod tojson;
 pub use files::EncoderError;
 pub use shown::{Run, Runs};
 
-use crate::row::{Conversation, Role};
+use crate::{
+    error::counted,
+    row::{Conversation, Role},
+};
 use guard::{Guard, Specials};
 use serde::{Deserialize, Serialize};
 use std::{ops::Range, path::Path};
@@ -61,7 +64,7 @@ pub enum TextError {
     )]
     NoToolCalls,
     /// The template shows another number of images than the row has.
-    #[error("the chat template shows {shown} images where the row has {given}")]
+    #[error("the chat template shows {} where the row has {given}", counted(*shown as u64, "image"))]
     ImageCount {
         /// Placeholders in the rendered text.
         shown: usize,

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     ByteSize, RunFacts,
     steps::{LogFollower, StepBoard, StepPatterns},
+    units::counted,
 };
 use std::{collections::HashMap, fmt, fs};
 
@@ -85,11 +86,11 @@ pub struct Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Candidate { pid, command, evidence, resident, processes } = &self.chosen;
-        let plural = if *processes == 1 { "" } else { "es" };
         write!(
             f,
-            "picked process {pid} ({command}), which {evidence}: {} in {processes} process{plural}",
-            ByteSize(*resident)
+            "picked process {pid} ({command}), which {evidence}: {} in {}",
+            ByteSize(*resident),
+            counted(*processes as u64, "process")
         )?;
         match self.others.first() {
             None => write!(f, ", the only one that trains"),

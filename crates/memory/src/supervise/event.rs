@@ -1,6 +1,6 @@
 //! What happens to a supervised command, as sentences for people and as JSON for programs.
 
-use crate::{ByteSize, sample::Moment};
+use crate::{ByteSize, sample::Moment, units::counted};
 use serde::Serialize;
 use std::{fmt, time::Duration};
 
@@ -102,7 +102,7 @@ impl fmt::Display for Event {
                 write!(f, "telling the command to stop: {why}{}; it has {seconds:.0} s", holders(held))
             }
             Self::KilledAtLimit { kills } => {
-                let them = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
+                let them = counted(*kills, "process");
                 write!(f, "the kernel killed {them} of the command at the limit of its control group")
             }
             Self::EndedTree { why, stuck } if stuck.is_empty() => {
@@ -119,7 +119,8 @@ impl fmt::Display for Event {
                 )
             }
             Self::GaveUp { restarts } => {
-                write!(f, "not starting again: it was done {restarts} times already")
+                let times = if *restarts == 1 { "once".to_owned() } else { format!("{restarts} times") };
+                write!(f, "not starting again: it was done {times} already")
             }
             Self::LookFailed { error } => {
                 write!(f, "the memory cannot be read for now, the watch goes on: {error}")

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Sample,
-    units::{self, SizeUnit, time_unit, unit_bytes},
+    units::{self, SizeUnit, counted, time_unit, unit_bytes},
 };
 
 /// What a column holds. Units are `None` as long as nobody says them.
@@ -312,7 +312,10 @@ impl LineParser for Csv {
         let fields = split(text, self.separator);
         if fields.len() != self.columns.len() {
             let (wanted, found) = (self.columns.len(), fields.len());
-            return Err(format!("expected {wanted} fields as in the header, found {found}"));
+            return Err(format!(
+                "expected {} as in the header, found {found}",
+                counted(wanted as u64, "field")
+            ));
         }
         if is_missing(&fields[self.memory_column()]) {
             return Ok(None);

@@ -24,7 +24,7 @@ pub use options::ReadOptions;
 pub use reader::{TraceFormat, TraceReader};
 pub use writer::TraceWriter;
 
-use crate::RunFacts;
+use crate::{RunFacts, units::counted};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -123,7 +123,7 @@ pub enum TraceError {
     },
     /// The file has lines, but not one memory figure.
     #[error(
-        "{}: none of the {lines} lines holds a memory figure; expected {expected}", path.display()
+        "{}: no memory figure in {}; expected {expected}", path.display(), counted(*lines, "line")
     )]
     NoFigures {
         /// The file.

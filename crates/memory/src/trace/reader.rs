@@ -10,7 +10,7 @@ use super::{
     TraceError, TraceHeader, csv::Csv, input::Input, jsonl::Jsonl, lines::Lines, mprof::Mprof,
     options::ReadOptions, psrecord::Psrecord, survey::Order, text_log::TextLog,
 };
-use crate::{ByteSize, RunFacts, Sample};
+use crate::{ByteSize, RunFacts, Sample, units::part};
 use std::{
     io::{self, BufRead},
     path::Path,
@@ -242,12 +242,15 @@ impl TraceReader {
         };
         let all = self.samples + count;
         if count * READABLE > all {
-            let others =
-                if count > 1 { format!(" ({count} of {all} lines cannot be read)") } else { String::new() };
+            let others = if count > 1 {
+                format!(" ({} cannot be read)", part(count, all, "line"))
+            } else {
+                String::new()
+            };
             return Some(TraceError::Malformed { path: path(), line, what: format!("{what}{others}") });
         }
         self.notes.push(match count {
-            1 => format!("1 of {all} lines cannot be read and was left out: line {line}, {what}."),
+            1 => format!("{} cannot be read and was left out: line {line}, {what}.", part(1, all, "line")),
             _ => format!(
                 "{count} of {all} lines cannot be read and were left out; the first is line {line}: {what}."
             ),

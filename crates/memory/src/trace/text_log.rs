@@ -19,7 +19,7 @@ use super::{
 use crate::{
     RunFacts, Sample,
     steps::{LineReader, StepBoard, plain},
-    units::{number, unit_bytes},
+    units::{counted, number, unit_bytes},
 };
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -193,7 +193,7 @@ impl TextLog {
             .map(|(_, (count, _))| count)
             .sum();
         if other > 0 {
-            let figures = if other == 1 { "1 line".to_owned() } else { format!("{other} lines") };
+            let figures = counted(other, "line");
             let whose = match kind.subject {
                 Subject::Process | Subject::Proportional | Subject::Unique => "the process's memory was read",
                 Subject::Ram => "main memory was read",

@@ -1,7 +1,7 @@
 //! What to do next, for each verdict and the place where growth sits.
 
 use super::{Axis, fit::Shape, study::Study, words::size};
-use crate::{Assessment, ByteSize, Verdict};
+use crate::{Assessment, ByteSize, Verdict, units::counted};
 
 /// Sentences a person can act on, the most useful first. A run that `is_recorded` cannot be watched any longer.
 pub fn advice(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<String> {
@@ -63,7 +63,7 @@ fn fill(study: &Study, assessment: &Assessment) -> Vec<String> {
     let mut advice = fits(study, assessment);
     let cost = match (assessment.growth_per_sample, study.facts.dataset_size) {
         (Some(sample), Some(rows)) => {
-            format!(": {} a row, {} for {rows} rows", size(sample), size(sample * rows as f64))
+            format!(": {} a row, {} for {}", size(sample), size(sample * rows as f64), counted(rows, "row"))
         }
         (Some(sample), None) => format!(": {} a row", size(sample)),
         _ => String::new(),

@@ -21,7 +21,7 @@ mod words;
 pub use curve::Axis;
 pub use series::{Bin, Kinds};
 
-use crate::{Assessment, BeforeEnd, RunFacts, Sample, Verdict};
+use crate::{Assessment, BeforeEnd, RunFacts, Sample, Verdict, units::counted};
 use mechanism::Growth;
 use series::Series;
 use study::Study;
@@ -178,7 +178,7 @@ impl Analyst {
 
     fn nothing_yet(&self) -> Assessment {
         let (series, _) = self.judged();
-        let samples = words::counted(series.readings(), "sample");
+        let samples = counted(series.readings(), "sample");
         let show = if series.readings() == 1 { "shows" } else { "show" };
         Assessment {
             verdict: Verdict::Undecided,
@@ -207,7 +207,7 @@ impl Analyst {
         let timeline = &self.timeline;
         let mut incidents = Vec::new();
         if timeline.restarts > 0 {
-            let times = words::counted(u64::from(timeline.restarts), "time");
+            let times = counted(u64::from(timeline.restarts), "time");
             incidents.push(format!(
                 "The run began again {times} (steps went back or memory fell away); the verdict is about {}.",
                 if std::ptr::eq(self.judged().0, &self.run) {
@@ -218,13 +218,13 @@ impl Analyst {
             ));
         }
         if timeline.counter_resets > 0 {
-            let times = words::counted(u64::from(timeline.counter_resets), "time");
+            let times = counted(u64::from(timeline.counter_resets), "time");
             incidents.push(format!(
                 "The step counter went back {times} while memory stayed: steps are counted on."
             ));
         }
         if timeline.clock_jumps > 0 {
-            let times = words::counted(u64::from(timeline.clock_jumps), "time");
+            let times = counted(u64::from(timeline.clock_jumps), "time");
             incidents.push(format!("The clock jumped {times}: the jumps were taken out."));
         }
         incidents

@@ -10,7 +10,7 @@ use super::{
     outlook::outlook,
     study::{LEAST_PLACES, Study},
 };
-use crate::{Assessment, ByteSize, Verdict};
+use crate::{Assessment, ByteSize, Verdict, units::counted};
 
 /// Everything that speaks for the verdict.
 pub fn evidence(study: &Study, growth: &Growth, assessment: &Assessment) -> Vec<String> {
@@ -31,11 +31,6 @@ fn dying(samples: usize) -> Option<String> {
         1 => Some("The last sample shows the process ending and was left out.".to_owned()),
         _ => Some(format!("The last {samples} samples show the process ending and were left out.")),
     }
-}
-
-/// `1 sample`, `2 samples`.
-pub(super) fn counted(count: u64, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
 /// Bytes as people read them, without a sign.
@@ -213,7 +208,7 @@ fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
     let steps = study.epoch_steps?;
     let end = study.origin + steps;
     let told = match (study.facts.dataset_size, study.facts.samples_per_step) {
-        (Some(rows), Some(per_step)) => format!("{rows} rows, {per_step} a step"),
+        (Some(rows), Some(per_step)) => format!("{}, {per_step} a step", counted(rows, "row")),
         _ if study.facts.steps_per_epoch.is_some() => format!("{steps:.1} steps each"),
         _ => format!("{steps:.0} steps each, as the samples' epochs tell"),
     };

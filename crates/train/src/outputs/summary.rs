@@ -13,6 +13,7 @@ use crate::{
 use garden_memory::{
     ByteSize,
     report::chart::{Chart, Colour, Line, Unit},
+    units::counted,
     verdict::Axis,
 };
 use garden_model::files::write_whole;
@@ -99,7 +100,7 @@ impl FinishedRun<'_> {
         let share = 100.0 * trained as f64 / all.max(1) as f64;
         let mut rows = vec![
             ("Base model", self.config.base_model.clone()),
-            ("Data", format!("{} ({} rows)", self.config.dataset_names(), self.rows)),
+            ("Data", format!("{} ({})", self.config.dataset_names(), counted(self.rows, "row"))),
             ("Trained parameters", format!("{} of {} ({share:.2} %)", grouped(trained), grouped(all))),
             ("Steps", format!("{} ({:.2} epochs)", state.global_step, state.epoch)),
         ];

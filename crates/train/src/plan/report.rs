@@ -8,7 +8,7 @@ use crate::{
     config::{Method, RunConfig},
     numbers::grouped,
 };
-use garden_memory::{ByteSize, report::text::Style};
+use garden_memory::{ByteSize, report::text::Style, units::counted};
 use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
 
 /// A plan that prints itself.
@@ -77,8 +77,11 @@ impl PlanReport<'_> {
         };
         let mut out = format!("{name}, {} parameters, {what}\n", count(all));
         out.push_str(&format!(
-            "longest batch: {} rows, {} tokens, {} patches, {} labels\n",
-            config.batch_size, load.shapes.tokens, load.shapes.patches, load.shapes.labels
+            "longest batch: {}, {}, {}, {}\n",
+            counted(config.batch_size, "row"),
+            counted(load.shapes.tokens as u64, "token"),
+            counted(load.shapes.patches as u64, "patch"),
+            counted(load.shapes.labels as u64, "label")
         ));
         out.push_str(&format!("recomputed: {} of {} blocks\n\n", plan.recomputed_blocks, plan.blocks));
         self.draw(&mut out, style);

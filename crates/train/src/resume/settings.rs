@@ -5,6 +5,7 @@
 
 use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
 use garden_engine::simd::Isa;
+use garden_memory::units::counted;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -76,13 +77,13 @@ pub(super) const SETTINGS: &[Setting] = &[
     }),
     fixed("eval_split", JUDGED, |c| match &c.eval_rows {
         EvalRows::Share(share) => format!("{}%", 100.0 * share),
-        EvalRows::Count(rows) => format!("{rows} rows"),
+        EvalRows::Count(rows) => counted(*rows, "row"),
         EvalRows::Split(name) | EvalRows::Dataset { split: Some(name), .. } => name.clone(),
         EvalRows::None | EvalRows::Dataset { split: None, .. } => NONE.to_owned(),
     }),
     told("epochs", |c| c.epochs.to_string()),
     told("max_steps", |c| word(&c.max_steps)),
-    fixed(ROWS_OF_A_STEP, STEPS, |c| format!("{} rows", c.batch_size * c.accumulation)),
+    fixed(ROWS_OF_A_STEP, STEPS, |c| counted(c.batch_size * c.accumulation, "row")),
     told("batch_size", |c| c.batch_size.to_string()),
     told("gradient_accumulation_steps", |c| c.accumulation.to_string()),
     fixed("max_seq_length", ROWS, |c| c.data.max_seq_length.to_string()),

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
+    numbers::verb,
     plan::{Load, Supply, workers},
     rows::Rows,
     selective_loss::{KeyFinder, Level, ROWS_LOOKED_AT, SelectiveLoss, TokenBytes},
@@ -25,6 +26,7 @@ use garden_data::{
     survey::{RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };
+use garden_memory::units::counted;
 use std::{path::Path, sync::Arc};
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.
@@ -273,10 +275,11 @@ impl RunData {
         let (shared, evaluation) = (self.shared.as_ref()?, self.evaluation.as_ref()?);
         let (trained, evaluated) = shared.example.as_ref()?;
         Some(format!(
-            "{} of the {} rows to evaluate on are also trained on, such as {evaluated}, which is {trained}: the evaluation \
-             will look better than it is",
+            "{} of the {} to evaluate on {} also trained on, such as {evaluated}, which is {trained}: the evaluation will look \
+             better than it is",
             shared.rows,
-            evaluation.rows(),
+            counted(evaluation.rows(), "row"),
+            verb(shared.rows, ["is", "are"]),
         ))
     }
 
@@ -296,13 +299,14 @@ impl RunData {
         if survey.too_long > 0 {
             let (longest, limit) = self.longest;
             lines.push(format!(
-                "left out: {} rows of more than --max-seq-length {limit} tokens, {longest}",
-                survey.too_long
+                "left out: {} of more than --max-seq-length {limit} tokens, {longest}",
+                counted(survey.too_long, "row")
             ));
         }
         lines.extend(self.splits.iter().cloned());
         if let Some(evaluation) = &self.evaluation {
-            lines.push(format!("evaluation: {} rows, training: {}", evaluation.rows(), self.training.rows()));
+            let rows = counted(evaluation.rows(), "row");
+            lines.push(format!("evaluation: {rows}, training: {}", self.training.rows()));
         }
         let mut sizes: Vec<String> = survey
             .sizes
@@ -310,11 +314,15 @@ impl RunData {
             .take(SIZES_NAMED)
             .map(|class| {
                 let ((w, h), (to_w, to_h)) = (class.size, class.resized);
-                format!("{} of {w}x{h} -> {to_w}x{to_h} ({} tokens)", class.count, class.tokens)
+                format!(
+                    "{} of {w}x{h} -> {to_w}x{to_h} ({})",
+                    class.count,
+                    counted(class.tokens as u64, "token")
+                )
             })
             .collect();
         if survey.sizes.len() > SIZES_NAMED {
-            sizes.push(format!("{} more sizes", survey.sizes.len() - SIZES_NAMED));
+            sizes.push(counted((survey.sizes.len() - SIZES_NAMED) as u64, "more size"));
         }
         if !sizes.is_empty() {
             lines.push(format!("images: {}", sizes.join(", ")));
@@ -333,7 +341,7 @@ impl RunData {
             let [before, after] = row.runs.marks();
             let when = match self.selective_from_epoch {
                 0 => String::new(),
-                epochs => format!(" after {epochs} epochs without selective loss"),
+                epochs => format!(" after {} without selective loss", counted(epochs, "epoch")),
             };
             lines.push(format!("one row, learned between {before} and {after}{when}: {text}"));
         }

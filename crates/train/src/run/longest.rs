@@ -3,6 +3,7 @@
 //! Takes a survey of the rows and the longest row that is accepted; says how long the longest is, and names the flag that helps:
 //! `--max-pixels` where images take the room, with a number that makes them fit.
 
+use crate::numbers::verb;
 use garden_data::{processor::Processor, survey::Survey};
 use std::fmt;
 
@@ -55,10 +56,17 @@ impl fmt::Display for Longest {
 pub(super) fn reasons(survey: &Survey, longest: Longest, limit: usize) -> String {
     let Survey { too_long, no_label, bad, .. } = *survey;
     let first_bad = survey.bad_rows.first().cloned().unwrap_or_default();
+    let are = |count| verb(count, ["is", "are"]);
     let all = [
-        (too_long, format!("{too_long} are longer than --max-seq-length {limit} tokens, {longest}")),
-        (no_label, format!("{no_label} have nothing to learn (see --train-on)")),
-        (bad, format!("{bad} are bad, such as {first_bad}")),
+        (
+            too_long,
+            format!("{too_long} {} longer than --max-seq-length {limit} tokens, {longest}", are(too_long)),
+        ),
+        (
+            no_label,
+            format!("{no_label} {} nothing to learn (see --train-on)", verb(no_label, ["has", "have"])),
+        ),
+        (bad, format!("{bad} {} bad, such as {first_bad}", are(bad))),
     ];
     let said: Vec<String> = all.into_iter().filter(|(rows, _)| *rows > 0).map(|(_, said)| said).collect();
     said.join("; ")

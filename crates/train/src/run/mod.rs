@@ -20,7 +20,7 @@ use crate::{
     config::{Method, RunConfig},
     interrupt::Interrupts,
     monitor::{MemoryMonitor, MemorySummary},
-    numbers::grouped,
+    numbers::{grouped, none_can, verb},
     outputs::loggers::Loggers,
     plan::LimitTooLow,
     resume::{self, ResumeError, RunIdentity, SETTINGS_FILE},
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
-use garden_memory::RunFacts;
+use garden_memory::{RunFacts, units::part};
 use garden_model::{
     ConfigError,
     adapter_file::AdapterError,
@@ -84,29 +84,39 @@ pub enum RunError {
     Processor(#[from] ProcessorError),
     #[error("the model's tokenizer: {0}")]
     Encoder(#[from] EncoderError),
-    #[error("--eval-split holds out {held_out} of {rows} rows: nothing is left to train on")]
+    #[error("--eval-split holds out {}: nothing is left to train on", part(*held_out, *rows, "row"))]
     NothingLeft { held_out: u64, rows: u64 },
     #[error(
-        "--eval-split holds out {held_out} of {rows} rows and none of the others can be used: nothing is left to train on; hold out fewer"
+        "--eval-split holds out {} and none of the others can be used: nothing is left to train on; hold out fewer",
+        part(*held_out, *rows, "row")
     )]
     NothingUsableLeft { held_out: u64, rows: u64 },
     #[error(
-        "none of the {rows} rows that --eval-split holds out can be used: {too_long} are longer than --max-seq-length, {no_label} have nothing to learn, {bad} are bad; hold out more"
+        "{} be used: {too_long} longer than --max-seq-length, {no_label} without \
+         anything to learn, {bad} bad; hold out more",
+        none_can(*rows, "that --eval-split holds out")
     )]
     NoUsableEvaluation { rows: u64, too_long: u64, no_label: u64, bad: u64 },
     #[error(
-        "{bad} of {rows} rows to train on are bad, more than the {percent}% that may be skipped, such as {first}; mend them (`dataset check` lists them) or raise --max-bad-rows"
+        "{} to train on {} bad, more than the {percent}% that may be skipped, such as {first}; mend bad rows (`dataset \
+         check` lists them) or raise --max-bad-rows",
+        part(*bad, *rows, "row"),
+        verb(*bad, ["is", "are"])
     )]
     TooManyBadRows { bad: u64, rows: u64, percent: f64, first: String },
     #[error(
-        "{bad} of {rows} rows are bad, such as {first}; mend them (`dataset check` lists them) or use --on-bad-row skip"
+        "{} {} bad, such as {first}; mend bad rows (`dataset check` lists them) or use --on-bad-row skip",
+        part(*bad, *rows, "row"),
+        verb(*bad, ["is", "are"])
     )]
     BadRows { bad: u64, rows: u64, first: String },
     #[error(
-        "{too_long} of {rows} rows have more than --max-seq-length {limit} tokens, {longest}; or leave them out with --on-long-row drop"
+        "{} {} more than --max-seq-length {limit} tokens, {longest}; or leave long rows out with --on-long-row drop",
+        part(*too_long, *rows, "row"),
+        verb(*too_long, ["has", "have"])
     )]
     LongRows { too_long: u64, rows: u64, limit: usize, longest: Longest },
-    #[error("none of the {rows} rows of {dataset} can be used: {reasons}")]
+    #[error("{} be used: {reasons}", none_can(*rows, &format!("of {dataset}")))]
     NoUsableRow { dataset: String, rows: u64, reasons: String },
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -4,6 +4,7 @@
 //! must end at once does not wait for an evaluation: one that was due and is missing is made up for when the run goes on.
 
 use super::{BatchSource, BatchSums, BoxError, Control, Position, TrainError, TrainableModel, Trainer};
+use garden_memory::units::counted;
 use std::{collections::BTreeMap, time::Instant};
 
 impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
@@ -76,8 +77,9 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             return Ok(true);
         }
         let note = format!(
-            "this evaluation has {} label tokens in {} rows, an earlier one had {most}: it cannot be the best",
-            sums.label_tokens, sums.rows
+            "this evaluation has {} in {}, an earlier one had {most}: it cannot be the best",
+            counted(sums.label_tokens, "label token"),
+            counted(sums.rows, "row")
         );
         self.tell(|callback, _| callback.on_note(&note))?;
         Ok(false)

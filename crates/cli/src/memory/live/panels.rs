@@ -14,6 +14,7 @@ use garden_memory::{
     probe::{Kinds, ProcessRow},
     record::Reading,
     report::text::wrap,
+    units::counted,
 };
 use ratatui::{
     Frame,
@@ -345,10 +346,7 @@ fn tree(frame: &mut Frame, area: Rect, reading: &Reading, scroll: &mut Scroll) {
     let below = processes.len().saturating_sub(above + room);
     let rows = processes.iter().skip(above).take(room);
     let rows = rows.map(|row| Row::new(columns.chosen(|column| (column.cell)(row, largest))));
-    let title = match processes.len() {
-        1 => "1 process".to_owned(),
-        count => format!("{count} processes"),
-    };
+    let title = counted(processes.len() as u64, "process");
     let block = scrolled_panel(&title, scroll, Panel::Processes, above, below);
     let block = block.title_top(legend.right_aligned());
     let widths = columns.chosen(|column| column.width);
@@ -491,11 +489,6 @@ fn fitting(facts: &[String], width: u16) -> String {
         line = more;
     }
     line
-}
-
-/// A number of things, in words.
-fn counted(count: u64, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn a_split_without_a_usable_row_is_refused_by_name() {
     rows[only] = long();
     let error = refused(&folder, &rows, skipping(1));
     assert!(
-        error.starts_with("none of the 1 rows that --eval-split holds out can be used: 1 are longer"),
+        error.starts_with("the only row that --eval-split holds out cannot be used: 1 longer"),
         "{error}"
     );
     // The other way round: all but the rows held out are too long.

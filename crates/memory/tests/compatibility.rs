@@ -66,6 +66,7 @@ fn options(flags: &str) -> ReadOptions {
             "--step-pattern" => options.steps.step = pattern(),
             "--epoch-pattern" => options.steps.epoch = pattern(),
             "--column" => options.column = Some((*value).to_owned()),
+            "--process" => options.process = Some((*value).to_owned()),
             "--unit" => options.unit = Some(value.parse().expect("a unit")),
             "--time-unit" => options.time_unit = Some(value.parse().expect("a unit")),
             _ => panic!("{flag} is no flag that reads"),
@@ -88,6 +89,7 @@ fn found(example: &Example) -> Result<BTreeMap<&'static str, String>, String> {
             reader.by_ref().collect::<Result<Vec<Sample>, _>>().map_err(|error| error.to_string())?;
         let last = samples.last().expect("a file without figures is an error");
         found.insert("memory", last.rss.to_string());
+        found.insert("readings", samples.len().to_string());
         found.insert("time", last.t.to_string());
         found.insert("step", last.step.map_or("none".to_owned(), |step| step.to_string()));
         found.insert("epoch", last.epoch.map_or("none".to_owned(), |epoch| epoch.to_string()));

@@ -2,7 +2,7 @@
 //! or left out is said.
 
 use garden_memory::{
-    RunFacts, Sample, TraceError, TraceReader,
+    RunFacts, Sample, TraceError, TraceReader, Verdict,
     report::Run,
     steps::{OutputParser, StepBoard, StepPatterns},
     trace::ReadOptions,
@@ -378,4 +378,95 @@ fn a_file_without_steps_and_times_is_judged_over_its_readings() {
     assert!((2.9e6..3.1e6).contains(&rate), "{rate}");
     assert!(run.assessment.evidence.iter().any(|said| said.contains("200 readings are counted as steps")));
     assert_eq!(run.assessment.growth_per_minute, None, "no clock, no minutes");
+}
+
+/// The log of two ranks that go in step: the first is level, the second leaks.
+fn ranks(name: impl Fn(u64) -> String) -> String {
+    let line = |step: u64, rank: u64| {
+        let rss = 5_000 + 900 * (1 - rank) + 20 * step * rank;
+        format!("{} Step {step} RSS: {rss} MB\n", name(rank))
+    };
+    (1..=100).flat_map(|step| [line(step, 0), line(step, 1)]).collect()
+}
+
+#[test]
+fn of_several_ranks_in_one_log_the_one_that_holds_the_most_at_the_end_is_judged() {
+    let forms: [&dyn Fn(u64) -> String; 4] = [
+        &|rank| format!("[rank{rank}]:"),
+        &|rank| format!("rank={rank}"),
+        &|rank| format!("(RayTrainWorker pid={})", 1000 + rank),
+        &|rank| format!(r#"{{"pid": {}, "level": "info"}}"#, 1000 + rank),
+    ];
+    for form in forms {
+        let text = ranks(form);
+        let (_folder, path) = file("run", text.as_bytes());
+        let run =
+            Run::read(path, &RunFacts { steps_per_epoch: Some(20.0), ..RunFacts::default() }).expect(&text);
+        let said = run.assessment.evidence.join(" ");
+        assert_eq!(run.assessment.verdict, Verdict::Leak, "{said}");
+        let rate = run.assessment.growth_per_step.expect("a rate");
+        assert!((rate / 20e6 - 1.0).abs() < 0.05, "{rate}: {said}");
+        assert!(said.contains("the memory of 2 processes"), "{said}");
+    }
+}
+
+#[test]
+fn ranks_whose_logs_were_put_one_after_the_other_are_told_apart() {
+    let mut lines: Vec<String> = ranks(|rank| format!("[rank{rank}]:")).lines().map(str::to_owned).collect();
+    lines.sort_by_key(|line| line.starts_with("[rank1]"));
+    let (samples, notes) = read(&lines.join("\n"));
+    assert_eq!((samples.len(), samples[99].rss), (100, 7_000_000_000));
+    assert!(notes.contains("judged is rank 1, which held the most at the end"), "{notes}");
+
+    let rows = |rank: u64| (1..=20).map(move |step| format!("{step},{rank},{}\n", 5_000 + step + rank * 100));
+    let table: String = rows(0).chain(rows(1)).collect();
+    let (samples, notes) = read(&format!("step,rank,rss_mb\n{table}"));
+    assert_eq!((samples.len(), samples[19].rss), (20, 5_120_000_000), "{notes}");
+    assert!(!notes.contains("sorted"), "{notes}");
+}
+
+#[test]
+fn numbers_that_name_no_process_do_not_split_a_file() {
+    let forms: [&dyn Fn(u64) -> String; 7] = [
+        &|step| format!("process {} images", 4 + step % 3),
+        &|step| format!("[{}] INFO", 1 + step % 2),
+        &|step| format!("lora_rank={}", 8 << (step % 2)),
+        &|step| format!("rank {}.5 of", step % 2),
+        &|step| format!("pid={step}"),
+        &|step| format!("worker {}", 7 + step / 51),
+        &|step| format!("process: {} MB,", 7 + step % 2),
+    ];
+    for form in forms {
+        let text: String =
+            (1..=100).map(|step| format!("{} Step {step} RSS: {} MB\n", form(step), 5_000 + step)).collect();
+        let (samples, notes) = read(&text);
+        assert_eq!((samples.len(), notes.as_str()), (100, ""), "{}", form(1));
+    }
+    let restarted: String =
+        (1..=40).map(|step| format!("{step},{},{}\n", 100 + step / 21, 5_000 + step)).collect();
+    let (samples, notes) = read(&format!("time,pid,rss_mb\n{restarted}"));
+    assert_eq!((samples.len(), notes.as_str()), (40, ""));
+}
+
+#[test]
+fn a_process_can_be_chosen_by_its_name() {
+    let text = ranks(|rank| format!("[rank{rank}]:"));
+    let options = |process: &str| ReadOptions { process: Some(process.into()), ..ReadOptions::default() };
+    for name in ["0", "rank 0", "Rank 0"] {
+        let (samples, notes) = read_with(text.as_bytes(), &options(name)).expect(name);
+        assert_eq!((samples.len(), samples[99].rss), (100, 5_900_000_000), "{notes}");
+    }
+    let error = read_with(text.as_bytes(), &options("7")).expect_err("an unknown rank").to_string();
+    assert!(error.ends_with("there is no process '7'; the file names rank 0, rank 1"), "{error}");
+    let error = read_with(log(20).as_bytes(), &options("7")).expect_err("no ranks").to_string();
+    assert!(error.contains("the file names no"), "{error}");
+    let table = b"step,rank,rss_mb\n1,0,5000\n1,1,6000\n2,0,5100\n2,1,6100\n";
+    assert_eq!(sizes(&read_with(table, &options("0")).expect("a rank").0), [5_000_000_000, 5_100_000_000]);
+}
+
+#[test]
+fn bare_numbers_without_an_owner_are_refused_for_that_and_not_for_their_unit() {
+    let error = refused("Step 1 memory: 2345\nStep 2 memory: 2346\n");
+    assert!(error.contains("says whose it is") && !error.contains("several"), "{error}");
+    assert!(refused("Step 1 RAM: 17.4\n").contains("could be of several"));
 }

@@ -111,6 +111,10 @@ pub struct Reading {
     /// The column of a table, or the key of a log, that holds memory.
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
+    /// Which process, rank or run is judged where a file tells of several: its name, such as 'rank 1', or the last
+    /// word of it. The one that held the most at the end if not given.
+    #[arg(long, value_name = "NAME")]
+    process: Option<String>,
     /// The unit of that column, or of figures in a log that have none: B, kB, MB, GB, KiB, MiB or GiB.
     #[arg(long, value_name = "UNIT")]
     unit: Option<SizeUnit>,
@@ -126,6 +130,7 @@ impl Reading {
             steps: self.patterns.steps(),
             memory: self.memory_pattern.clone(),
             column: self.column.clone(),
+            process: self.process.clone(),
             unit: self.unit,
             time_unit: self.time_unit,
         };
@@ -143,6 +148,9 @@ fn advice(error: &TraceError) -> Option<&'static str> {
         }
         TraceError::NoColumn { .. } => Some("--column NAME says which one holds memory"),
         TraceError::NoUnit { .. } => Some("say which with --unit: B, kB, MB, GB, KiB, MiB or GiB"),
+        TraceError::NoOwner { .. } => {
+            Some("if it is the process's, say its unit with --unit: B, kB, MB, GB, KiB, MiB or GiB")
+        }
         _ => None,
     }
 }

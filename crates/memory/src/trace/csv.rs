@@ -15,6 +15,8 @@ use super::{
     psrecord::excerpt,
     reader::{LineParser, Parsed},
     survey::{Order, Survey},
+    table_writers::{self, writer_columns},
+    writers::{Choice, Unknown, Writers},
 };
 use crate::{
     Sample,
@@ -52,6 +54,12 @@ pub(super) struct Csv {
     separator: char,
     names: Vec<String>,
     columns: Vec<Column>,
+    /// Columns with the same memory of several processes or runs, with the names of these.
+    alike: Vec<(usize, String)>,
+    /// Columns that say which process or run a row is of, with what they call it.
+    written_by: Vec<(usize, &'static str)>,
+    /// Whose rows are read, where they are of several.
+    writer: Option<Choice>,
     order: Order,
     notes: Vec<String>,
 }
@@ -72,6 +80,7 @@ impl Csv {
             return None;
         }
         let mut columns: Vec<Column> = names.iter().map(|name| Column::named(name)).collect();
+        let all = columns.clone();
         if let Some(wanted) = &options.column {
             let at = names.iter().position(|name| name.eq_ignore_ascii_case(wanted));
             match at {
@@ -92,7 +101,14 @@ impl Csv {
             matches!(column, Column::Size(SizeColumn::Rss | SizeColumn::Anon | SizeColumn::Pss, _))
         });
         if memory && is_header(&names, &columns) {
-            Some(Ok(Self { separator, names, columns, order: Order::Rising, notes: Vec::new() }))
+            let written_by = writer_columns(&names);
+            let (writer, order, notes) = (None, Order::Rising, Vec::new());
+            let mut csv =
+                Self { separator, names, columns, alike: Vec::new(), written_by, writer, order, notes };
+            if options.column.is_none() {
+                csv.find_alike(&all);
+            }
+            Some(Ok(csv))
         } else if is_header(&names, &columns) {
             let found = excerpt(text);
             Some(Err(format!(
@@ -111,11 +127,15 @@ impl Csv {
         options: &ReadOptions,
     ) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
+        self.choose_writer(input, header, options)?;
         let memory = self.memory_column();
         let time = self.columns.iter().position(|column| matches!(column, Column::Time(_)));
         let step = self.columns.iter().position(|column| *column == Column::Step);
         let survey = Survey::of(input, header, |line| {
             let fields = split(line, self.separator);
+            if !self.is_judged(&fields) {
+                return (None, None);
+            }
             let cell =
                 |at: Option<usize>| fields.get(at?)?.parse::<f64>().ok().filter(|cell| cell.is_finite());
             let bare = |field: &String| size(field, self.separator).filter(|(_, unit)| unit.is_none());
@@ -135,6 +155,79 @@ impl Csv {
         }
         self.order = survey.order(time.is_some());
         Ok(self)
+    }
+
+    /// Finds columns with the memory of several: `lake-12 - rssMB`, `pine-13 - rssMB`.
+    fn find_alike(&mut self, all: &[Column]) {
+        let memory = self.memory_column();
+        let Column::Size(kind, _) = self.columns[memory] else { return };
+        let is_kind = |column: &Column| matches!(column, Column::Size(other, _) if *other == kind);
+        let candidates = (0..all.len()).filter(|at| is_kind(&all[*at]));
+        self.alike = table_writers::alike(&self.names, memory, candidates);
+    }
+
+    /// Settles whose memory is read, where columns or rows are of several.
+    fn choose_writer(&mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<(), TraceError> {
+        let memory = self.memory_column();
+        let in_columns = self.alike.len() > 1;
+        if !in_columns && self.written_by.is_empty() && options.process.is_none() {
+            return Ok(());
+        }
+        let place = self.columns.iter().position(|column| matches!(column, Column::Time(_)));
+        let mut writers = Writers::default();
+        let read = |line: &str| {
+            let fields = split(line, self.separator);
+            let amount = |at: usize| {
+                let (number, unit) = size(fields.get(at)?, self.separator)?;
+                Some(number * unit.unwrap_or(1.0))
+            };
+            let place = place.and_then(|at| {
+                let field = fields.get(at)?;
+                field.parse().ok().or_else(|| moment(field))
+            });
+            if in_columns {
+                for (at, name) in &self.alike {
+                    if let Some(amount) = amount(*at) {
+                        writers.see(Some(name.clone()), true, None, amount);
+                    }
+                }
+            } else if let Some(amount) = amount(memory) {
+                let (name, is_certain) = table_writers::of_row(&self.written_by, &fields);
+                writers.see(name, is_certain, place, amount);
+            }
+        };
+        table_writers::look_through(input, header, read)
+            .map_err(|source| TraceError::Io { path: input.path().to_owned(), source })?;
+        let wanted = options.process.as_deref();
+        let choice = writers.choose(wanted).map_err(|Unknown(known)| TraceError::NoProcess {
+            path: input.path().to_owned(),
+            wanted: wanted.unwrap_or_default().to_owned(),
+            known,
+        })?;
+        self.notes.extend(choice.as_ref().and_then(|choice| choice.note("table")));
+        if in_columns {
+            self.take_column_of(choice, memory);
+        } else {
+            self.writer = choice;
+        }
+        Ok(())
+    }
+
+    /// Reads the memory of the one that was chosen from its column.
+    fn take_column_of(&mut self, choice: Option<Choice>, memory: usize) {
+        let name = choice.and_then(|choice| choice.name);
+        let chosen = self.alike.iter().find(|(_, known)| Some(known) == name.as_ref());
+        if let (Some((at, _)), Column::Size(kind, unit)) = (chosen, self.columns[memory]) {
+            let unit = key::unit(&key::words(&self.names[*at])).or(unit);
+            self.columns[memory] = Column::Ignored;
+            self.columns[*at] = Column::Size(kind, unit);
+        }
+    }
+
+    /// Whether a row is of the one that is judged.
+    fn is_judged(&self, fields: &[String]) -> bool {
+        let name = || table_writers::of_row(&self.written_by, fields).0;
+        self.writer.as_ref().is_none_or(|writer| writer.name == name())
     }
 
     /// The column that the verdict will be about.
@@ -317,7 +410,7 @@ impl LineParser for Csv {
                 counted(wanted as u64, "field")
             ));
         }
-        if is_missing(&fields[self.memory_column()]) {
+        if is_missing(&fields[self.memory_column()]) || !self.is_judged(&fields) {
             return Ok(None);
         }
         let mut sample = Sample::default();
@@ -347,7 +440,7 @@ impl LineParser for Csv {
     }
 }
 
-fn is_missing(field: &str) -> bool {
+pub(super) fn is_missing(field: &str) -> bool {
     ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 

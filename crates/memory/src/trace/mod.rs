@@ -16,8 +16,10 @@ mod options;
 mod psrecord;
 mod reader;
 mod survey;
+mod table_writers;
 mod text_log;
 mod writer;
+mod writers;
 
 pub use input::STANDARD_INPUT;
 pub use options::ReadOptions;
@@ -107,6 +109,27 @@ pub enum TraceError {
         /// The largest number.
         largest: f64,
     },
+    /// Memory stands without a unit and without an owner; a device's is often written so.
+    #[error(
+        "{}: the log's memory (numbers up to {largest}) has neither a unit nor a word that says whose it is, and may \
+         be a GPU's", path.display()
+    )]
+    NoOwner {
+        /// The file.
+        path: PathBuf,
+        /// The largest number.
+        largest: f64,
+    },
+    /// The process that the user wants to have judged is not in the file.
+    #[error("{}: there is no process '{wanted}'; {}", path.display(), known_processes(known))]
+    NoProcess {
+        /// The file.
+        path: PathBuf,
+        /// The name that was given.
+        wanted: String,
+        /// The names that the file has.
+        known: Vec<String>,
+    },
     /// A table's rows are in no order, and too many.
     #[error("{}: the rows are in no order, and more than {most}: sort the file by its time first", path.display())]
     TooManyToSort {
@@ -133,6 +156,14 @@ pub enum TraceError {
         /// What a line with a figure looks like in this format.
         expected: &'static str,
     },
+}
+
+fn known_processes(names: &[String]) -> String {
+    if names.is_empty() {
+        "the file names no processes".to_owned()
+    } else {
+        format!("the file names {}", writers::listed(names))
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub struct ReadOptions {
     pub memory: Option<LinePattern>,
     /// The column of a table, or the key of a log, that holds memory.
     pub column: Option<String>,
+    /// Which of several processes is judged: its name, such as `rank 1`, or the last word of it.
+    pub process: Option<String>,
     /// The unit of that column, or of figures in a log that have none.
     pub unit: Option<SizeUnit>,
     /// The unit of the column with the time.

@@ -341,8 +341,15 @@ impl Opening {
         let (line, header_parts) = (lines.number, lines.parts);
         let malformed = |what| TraceError::Malformed { path: path(), line, what };
         let header = TraceHeader::new(name(input.path()), RunFacts::default());
+        let is_of_one = || match &options.process {
+            Some(wanted) => {
+                Err(TraceError::NoProcess { path: path(), wanted: wanted.clone(), known: Vec::new() })
+            }
+            None => Ok(()),
+        };
         if let Some(header) = Jsonl::header(first) {
             let header = header.map_err(malformed)?;
+            is_of_one()?;
             return Ok(Self { format: TraceFormat::Jsonl, header, parser: Box::new(Jsonl), header_parts });
         }
         if let Some(csv) = Csv::from_header(first, options).filter(|_| options.memory.is_none()) {
@@ -351,8 +358,10 @@ impl Opening {
             return Ok(Self { format: TraceFormat::Csv, header, parser, header_parts });
         }
         let (format, parser): (_, Box<dyn LineParser + Send>) = if Psrecord::recognises(first) {
+            is_of_one()?;
             (TraceFormat::Psrecord, Box::new(Psrecord))
         } else if Mprof::recognises(first) {
+            is_of_one()?;
             (TraceFormat::Mprof, Box::new(Mprof::default()))
         } else {
             (TraceFormat::TextLog, Box::new(TextLog::new(input, options)?))

@@ -3,7 +3,7 @@
 //!
 //! Lines without a memory figure are passed over, for a log has many of them. A log may tell several amounts
 //! (the process's, the machine's): a first pass counts them, and only one kind is read, so that the curve is
-//! of one thing. MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
+//! of one thing; where several processes write into it, the lines of one are read (see `writers`). MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
 //! running command's output.
 
 use super::{
@@ -15,13 +15,18 @@ use super::{
     options::{ReadOptions, assumed, only_unit},
     psrecord::excerpt,
     reader::{LineParser, Parsed},
+    writers::{Choice, MOST_WRITERS, Unknown, Writers, signature},
 };
 use crate::{
     RunFacts, Sample,
-    steps::{LineReader, StepBoard, plain},
+    steps::{LineReader, Progress, StepBoard, plain},
     units::{counted, number, unit_bytes},
 };
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 /// A longer line is a dumped array or an encoded image, not a line of progress.
 const LONGEST_LINE: usize = 64 << 10;
@@ -50,7 +55,11 @@ pub(super) struct TextLog {
     kind: Option<Kind>,
     /// Bytes in one of what has no unit.
     bare_unit: Option<f64>,
+    /// Whose lines are read, where several processes wrote the log.
+    writer: Option<Choice>,
     steps: LineReader,
+    /// Reads lines of other processes, whose bars must not be mixed with those of the one that is judged.
+    other_steps: LineReader,
     board: StepBoard,
     /// The epoch that was told since the last sample; told again, an old one would look like one that stands
     /// still.
@@ -67,28 +76,43 @@ pub(super) struct TextLog {
 struct Survey {
     /// How many lines have it, and the largest number.
     kinds: BTreeMap<Kind, (u64, f64)>,
+    /// Who wrote them, two at the most: more need not be known to see that there are several.
+    writers: Vec<String>,
+}
+
+/// Shows each line of a log to `see`, which says whether anything was found so far.
+fn look_through(input: &Input, mut see: impl FnMut(&str) -> bool) -> std::io::Result<()> {
+    let mut lines = Lines::new(input.text()?);
+    let mut has_found = false;
+    loop {
+        match lines.next() {
+            Ok(Some(line)) => has_found = see(&String::from_utf8_lossy(line)),
+            Ok(None) => return Ok(()),
+            // What stands before a cut can still be read; the reader meets the same end and says so.
+            Err(_) if has_found => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Survey {
     fn of(input: &Input, options: &ReadOptions) -> std::io::Result<Self> {
-        let mut lines = Lines::new(input.text()?);
         let mut survey = Self::default();
-        loop {
-            match lines.next() {
-                Ok(Some(line)) => survey.see(line, options),
-                Ok(None) => return Ok(survey),
-                // What stands before a cut can still be read; the reader meets the same end and says so.
-                Err(_) if !survey.kinds.is_empty() => return Ok(survey),
-                Err(error) => return Err(error),
-            }
-        }
+        look_through(input, |line| {
+            survey.see(line, options);
+            !survey.kinds.is_empty()
+        })?;
+        Ok(survey)
     }
 
-    fn see(&mut self, line: &[u8], options: &ReadOptions) {
+    fn see(&mut self, text: &str, options: &ReadOptions) {
         /// More than any machine has, in whatever unit: the line is refused, and must not decide for others.
         const ABSURD: f64 = 1e18;
-        let text = String::from_utf8_lossy(line);
-        let found = figures(&text, options);
+        let found = figures(text, options);
+        if !found.is_empty() && self.writers.len() < 2 {
+            let signed = signature(&plain(text)).filter(|signed| !self.writers.contains(&signed.name));
+            self.writers.extend(signed.map(|signed| signed.name));
+        }
         let mut seen = Vec::new();
         for (kind, number) in found.iter().filter_map(Kind::of).filter(|(_, number)| *number < ABSURD) {
             let (count, largest) = self.kinds.entry(kind).or_default();
@@ -114,6 +138,24 @@ impl Survey {
             .filter(|(_, (count, _))| 2 * count >= most)
             .map(|(kind, _)| *kind)
             .max()
+    }
+
+    /// Says why nothing can be read, if there are numbers of memory at all.
+    fn refuse(&self, path: &Path) -> Result<(), TraceError> {
+        let largest = |owned: bool| {
+            let bare = |kind: &Kind| !kind.has_unit && (kind.subject != Subject::Unsaid) == owned;
+            self.kinds
+                .iter()
+                .filter(|(kind, _)| bare(kind))
+                .map(|(_, (_, largest))| *largest)
+                .reduce(f64::max)
+        };
+        let (path, name) = (path.to_owned(), "the log's memory".to_owned());
+        match (largest(true), largest(false)) {
+            (Some(largest), _) => Err(TraceError::NoUnit { path, name, largest }),
+            (None, Some(largest)) => Err(TraceError::NoOwner { path, largest }),
+            (None, None) => Ok(()),
+        }
     }
 }
 
@@ -150,27 +192,62 @@ impl TextLog {
             options: options.clone(),
             kind,
             bare_unit: None,
+            writer: None,
             steps: LineReader::new(options.steps.clone()),
+            other_steps: LineReader::new(options.steps.clone()),
             board: StepBoard::default(),
             epoch: None,
             tells_position: false,
             time: 0.0,
             notes: Vec::new(),
         };
-        let bare = survey.kinds.iter().filter(|(kind, _)| !kind.has_unit).map(|(_, (_, largest))| *largest);
         match kind {
-            None => {
-                if let Some(largest) = bare.reduce(f64::max) {
-                    return Err(TraceError::NoUnit {
-                        path: input.path().to_owned(),
-                        name: "the log's memory".into(),
-                        largest,
-                    });
-                }
-            }
+            None => survey.refuse(input.path())?,
             Some(kind) => log.settle(kind, &survey),
         }
+        if survey.writers.len() > 1 || options.process.is_some() {
+            log.choose_writer(input)?;
+        }
         Ok(log)
+    }
+
+    /// Settles whose lines are read, where several processes wrote the log.
+    fn choose_writer(&mut self, input: &Input) -> Result<(), TraceError> {
+        let mut writers = Writers::default();
+        let mut steps = LineReader::new(self.options.steps.clone());
+        let mut telling = BTreeSet::new();
+        look_through(input, |line| {
+            let signed = signature(&plain(line)).filter(|_| line.len() <= LONGEST_LINE);
+            let (name, is_certain) =
+                signed.map_or((None, false), |signed| (Some(signed.name), signed.is_certain));
+            if !telling.contains(&name) && telling.len() < MOST_WRITERS {
+                let mut tells = false;
+                steps.read(line, |_, progress| tells |= progress.step.is_some());
+                if tells {
+                    telling.insert(name.clone());
+                }
+            }
+            if let Ok(Some(amount)) = self.amount(line) {
+                writers.see(name, is_certain, None, amount);
+            }
+            true
+        })
+        .map_err(|source| TraceError::Io { path: input.path().to_owned(), source })?;
+        telling.iter().for_each(|name| writers.see_step(name));
+        let wanted = self.options.process.as_deref();
+        self.writer = writers.choose(wanted).map_err(|Unknown(known)| TraceError::NoProcess {
+            path: input.path().to_owned(),
+            wanted: wanted.unwrap_or_default().to_owned(),
+            known,
+        })?;
+        self.notes.extend(self.writer.as_ref().and_then(|choice| choice.note("log")));
+        Ok(())
+    }
+
+    /// Whether a line is one of the process that is judged.
+    fn is_judged(&self, line: &str) -> bool {
+        let written_by = || signature(&plain(line)).map(|signed| signed.name);
+        self.writer.as_ref().is_none_or(|writer| writer.name == written_by())
     }
 
     fn settle(&mut self, kind: Kind, survey: &Survey) {
@@ -230,9 +307,16 @@ impl LineParser for TextLog {
             return Ok(None);
         }
         let text: Cow<'_, str> = String::from_utf8_lossy(line);
+        let is_judged = self.is_judged(&text);
+        // Ranks go in step, so where the one that is judged tells no steps, those of others are its own, too.
+        let is_foreign = !is_judged && self.writer.as_ref().is_some_and(|writer| writer.tells_steps);
         let (board, mut epoch) = (&self.board, None);
         let mut number = None;
-        self.steps.read(&text, |source, progress| {
+        let steps = if is_foreign { &mut self.other_steps } else { &mut self.steps };
+        steps.read(&text, |source, mut progress| {
+            if is_foreign {
+                progress = Progress { step: None, epoch: None, epoch_number: None, ..progress };
+            }
             epoch = progress.epoch.or(epoch);
             number = progress.epoch_number.or(number);
             board.report(source, progress);
@@ -240,7 +324,10 @@ impl LineParser for TextLog {
         // A whole number counts from 0 or from 1, nobody knows: it is not mixed with positions.
         self.tells_position |= epoch.is_some();
         self.epoch = epoch.or(number.filter(|_| !self.tells_position)).or(self.epoch);
-        self.time = time_in_line(&text).unwrap_or(self.time);
+        self.time = time_in_line(&text).filter(|_| !is_foreign).unwrap_or(self.time);
+        if !is_judged {
+            return Ok(None);
+        }
         let Some(bytes) = self.amount(&text)? else { return Ok(None) };
         let step = self.board.now(&RunFacts::default()).0;
         let rss = bytes.round() as u64;

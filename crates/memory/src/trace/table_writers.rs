@@ -1,0 +1,80 @@
+//! Tables of several processes or runs: a column that names who each row is of, or a column of memory for each.
+
+use super::{csv::is_missing, input::Input, key, lines::Lines};
+use std::io;
+
+/// The columns that together say who a row is of, with what they call it: run and host, and the process within
+/// them, a rank before a worker before a process.
+pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
+    let find = |wanted: &[&str], called: &'static str| {
+        let fits = |name: &String| wanted.contains(&key::words(name).join("_").as_str());
+        names.iter().position(fits).map(|at| (at, called))
+    };
+    let run = find(&["run", "run_id", "run_name"], "run");
+    let host = find(&["host", "hostname", "node", "node_rank"], "host");
+    let process = find(&["rank", "global_rank", "process_rank"], "rank")
+        .or_else(|| find(&["local_rank"], "local rank"))
+        .or_else(|| find(&["worker", "worker_id"], "worker"))
+        .or_else(|| find(&["pid", "process_id"], "pid"))
+        .or_else(|| find(&["process", "process_name", "process_index"], "process"));
+    [run, host, process].into_iter().flatten().collect()
+}
+
+/// Who a row is of, and whether that can be nothing else: a process may also have followed on another.
+pub(super) fn of_row(columns: &[(usize, &'static str)], fields: &[String]) -> (Option<String>, bool) {
+    let parts: Vec<String> = columns
+        .iter()
+        .filter_map(|(at, called)| {
+            let field = fields.get(*at).filter(|field| !is_missing(field))?;
+            Some(format!("{called} {field}"))
+        })
+        .collect();
+    let may_follow = columns.iter().all(|(_, called)| ["pid", "process"].contains(called));
+    ((!parts.is_empty()).then(|| parts.join(", ")), !may_follow)
+}
+
+/// The columns that tell the same as the one at `memory`, each of another run, rank or process, with its name.
+pub(super) fn alike(
+    names: &[String],
+    memory: usize,
+    candidates: impl Iterator<Item = usize>,
+) -> Vec<(usize, String)> {
+    let Some((_, wanted)) = parted(&names[memory]) else { return Vec::new() };
+    let named = |at: usize| {
+        let (name, metric) = parted(&names[at])?;
+        (metric == wanted).then_some((at, name))
+    };
+    candidates.filter_map(named).collect()
+}
+
+/// A column's name parted into whose it is and what it tells: `lake-12 - system/proc.memory.rssMB` as W&B exports it,
+/// `rank0_rss_mb`, `rss (rank 1)`.
+fn parted(name: &str) -> Option<(String, String)> {
+    const OF_PROCESS: [&str; 4] = ["rank", "pid", "process", "worker"];
+    if let Some((run, metric)) = name.rsplit_once(" - ") {
+        return Some((format!("run {run}"), metric.to_owned()));
+    }
+    let words = key::words(name);
+    let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
+    let at =
+        (1..words.len()).find(|at| OF_PROCESS.contains(&words[at - 1].as_str()) && is_number(&words[*at]))?;
+    let metric: Vec<&str> =
+        words.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, w)| w.as_str()).collect();
+    Some((format!("{} {}", words[at - 1], words[at]), metric.join(" ")))
+}
+
+/// Shows each row below the first `header` lines to `see`.
+pub(super) fn look_through(input: &Input, header: u64, mut see: impl FnMut(&str)) -> io::Result<()> {
+    let mut lines = Lines::new(input.text()?);
+    loop {
+        let is_row = lines.parts >= header;
+        match lines.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(line)) if is_row => see(&String::from_utf8_lossy(line)),
+            Ok(Some(_)) => {}
+            // What stands before a cut can still be read; the reader meets the same end and says so.
+            Err(_) if is_row => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}

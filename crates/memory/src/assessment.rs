@@ -107,6 +107,8 @@ pub struct Assessment {
     pub will_stop: f64,
     /// Probability that it grows without end; both sum to 1.
     pub will_go_on: f64,
+    /// Whether memory still grew at the end of what was seen.
+    pub grows_now: bool,
     /// Bytes per optimizer step while growing.
     pub growth_per_step: Option<f64>,
     /// Bytes per dataset row while growing.

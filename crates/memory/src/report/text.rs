@@ -169,10 +169,7 @@ fn numbers(out: &mut String, run: &Run) {
         let _ = writeln!(out, "  {name:<10}{value}");
     };
     // What has stopped grew; what goes on grows.
-    let growth = match assessment.verdict {
-        Verdict::WarmUp | Verdict::Fill => "grew by",
-        _ => "grows by",
-    };
+    let growth = if assessment.grows_now { "grows by" } else { "grew by" };
     if let Some(rate) = assessment.growth_per_step {
         let sample = assessment
             .growth_per_sample

@@ -208,6 +208,7 @@ mod tests {
             confidence: 0.95,
             will_stop: 0.05,
             will_go_on: 0.95,
+            grows_now: true,
             growth_per_step: None,
             growth_per_sample: None,
             growth_per_minute: None,

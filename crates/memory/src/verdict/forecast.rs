@@ -16,8 +16,50 @@ const LEAST_UNCERTAINTY: f64 = 0.03;
 /// Part of the growth after which it is called settled.
 pub(super) const SETTLED: f64 = 0.95;
 
-/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate.
+/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate, as after jumps that have
+/// ceased.
 pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
+    let jumped = matches!(growing(study).shape, Shape::Jump { .. } | Shape::Stairs(_));
+    let has_ceased = verdict == Verdict::Undecided && jumped && !grows_now(study, verdict);
+    pace(study, verdict).filter(|_| !has_ceased)
+}
+
+/// Whether memory still grew at the end of the curve. Undecided is what may have stopped: there the likeliest explanation
+/// says what is happening now.
+pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
+    /// A rate above this part of the one that is told.
+    const STILL: f64 = 0.25;
+    /// The part of the curve that is its end.
+    const END: f64 = 0.2;
+    /// Fewer jumps are no growth that goes on.
+    const REGULAR: usize = 3;
+    match verdict {
+        Verdict::Leak => return true,
+        Verdict::Steady | Verdict::WarmUp | Verdict::Fill => return false,
+        Verdict::Undecided => {}
+    }
+    let fit = &study.weighed[0].fit;
+    match &fit.shape {
+        Shape::Level | Shape::Jump { .. } => false,
+        Shape::Stairs(stairs) => {
+            let places: Vec<f64> =
+                stairs.climbs().into_iter().filter(|climb| climb.1 > 0.0).map(|climb| climb.0).collect();
+            let longest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+            places.len() >= REGULAR && places.last().is_some_and(|last| 1.0 - last < longest)
+        }
+        Shape::Hinge { knee, .. } => 1.0 - knee < 2.0 * study.situation.spacing,
+        _ => pace(study, verdict)
+            .is_some_and(|rate| fit.at(1.0) - fit.at(1.0 - END) > STILL * END * rate * study.curve.length()),
+    }
+}
+
+/// The explanation of growth that may still be going on.
+fn growing<'a>(study: &'a Study) -> &'a Fit {
+    study.explanation(|outlook| outlook.filling + outlook.warming)
+}
+
+/// Growth per unit of the axis, on average where it comes in jumps.
+fn pace(study: &Study, verdict: Verdict) -> Option<f64> {
     let per_run = match verdict {
         Verdict::Steady => return None,
         // What grows while the step stands still has no rate per step.
@@ -36,7 +78,7 @@ pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
             let settled = settled_place(fit, SETTLED, study);
             (fit.at(settled) - fit.at(0.0)) / settled
         }
-        Verdict::Undecided => ending_rate(study.explanation(|outlook| outlook.filling + outlook.warming)),
+        Verdict::Undecided => ending_rate(growing(study)),
     };
     let rate = per_run / study.curve.length();
     (rate.is_finite() && rate * study.curve.length() > study.material() / 2.0).then_some(rate)
@@ -104,7 +146,7 @@ pub fn endings(study: &Study) -> Vec<Ending> {
 }
 
 fn ending(study: &Study, verdict: Verdict, probability: f64) -> Ending {
-    let growing = rate(study, Verdict::Undecided);
+    let growing = pace(study, Verdict::Undecided);
     let (plateau, exhaustion) = match verdict {
         Verdict::Leak => (None, growing.and_then(|rate| exhaustion(study, rate))),
         Verdict::Fill if study.outlook.filling > study.outlook.fill => {

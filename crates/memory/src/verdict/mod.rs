@@ -134,6 +134,7 @@ impl Analyst {
             confidence: confidence(&study),
             will_stop: 1.0 - study.outlook.leak.clamp(1.0 - SUREST, SUREST),
             will_go_on: study.outlook.leak.clamp(1.0 - SUREST, SUREST),
+            grows_now: forecast::grows_now(&study, verdict),
             growth_per_step: per_step,
             growth_per_sample: per_step
                 .zip(self.facts.samples_per_step)
@@ -186,6 +187,7 @@ impl Analyst {
             confidence: 0.5,
             will_stop: 0.5,
             will_go_on: 0.5,
+            grows_now: false,
             growth_per_step: None,
             growth_per_sample: None,
             growth_per_minute: None,

@@ -108,7 +108,8 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
             counted(study.series.distinct_x(), if study.axis == Axis::Steps { "step" } else { "moment" })
         )),
         Verdict::Undecided => {
-            standing_still(study).or_else(|| before(study, "has not stopped growing plainly"))
+            let open = "; whether growth has ended is not plain yet";
+            standing_still(study).or_else(|| before(study, open)).or_else(|| level_now(study, assessment))
         }
         Verdict::Steady => {
             let (low, high) = assessment.plateau.map(|plateau| (plateau.low, plateau.high))?;
@@ -121,7 +122,7 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
         }
         Verdict::WarmUp => Some(settled(study, study.explanation(|outlook| outlook.warm_up))),
         Verdict::Fill => Some(settled(study, study.explanation(|outlook| outlook.fill))),
-        Verdict::Leak => before(study, "goes on growing and does not slow down").or_else(|| {
+        Verdict::Leak => before(study, " and goes on growing and does not slow down").or_else(|| {
             let start = match study.explanation(|outlook| outlook.leak).shape {
                 Shape::LateLine { knee } => knee,
                 _ => 0.0,
@@ -147,12 +148,30 @@ fn before(study: &Study, since: &str) -> Option<String> {
     let grown = study.curve.y[study.curve.y.len() - 1] - study.curve.y[0];
     let verb = if before.bytes.1 > before.bytes.0 { "rose" } else { "fell" };
     Some(format!(
-        "It {verb} from {} to {} by {}, since then it {} and {since}.",
+        "It {verb} from {} to {} by {}, since then it {}{since}.",
         size(before.bytes.0),
         size(before.bytes.1),
         on_axis(study, before.span.1),
         moved(grown),
     ))
+}
+
+/// Growth that has ceased, though not for long enough to say that it stopped.
+fn level_now(study: &Study, assessment: &Assessment) -> Option<String> {
+    let fit = &study.weighed[0].fit;
+    let from = match &fit.shape {
+        Shape::Stairs(stairs) => {
+            stairs.climbs().last().map_or(0.0, |(jump, _)| jump_place(fit, *jump, study))
+        }
+        _ => settled_place(fit, SETTLED, study),
+    };
+    let has_ceased = !assessment.grows_now && fit.rise() > study.material() / 2.0 && from < 1.0;
+    has_ceased.then(|| {
+        format!(
+            "It has hardly grown since {}, which is too short a time to say that growth has ended.",
+            place(study, from)
+        )
+    })
 }
 
 /// A drift that shows but does not matter, as the end of a sentence.
@@ -169,18 +188,19 @@ fn drift(study: &Study) -> String {
 
 /// How growth came to its end.
 fn settled(study: &Study, fit: &Fit) -> String {
-    let at = settled_place(fit, SETTLED, study);
     let unit = if study.axis == Axis::Steps { "step" } else { "second" };
-    let since = counted((study.curve.length() * (1.0 - at)).round() as u64, unit);
+    let since = |at: f64| counted((study.curve.length() * (1.0 - at)).round() as u64, unit);
     let verb = if fit.rise() < 0.0 { "fell" } else { "grew" };
     let Shape::Stairs(stairs) = &fit.shape else {
+        let at = settled_place(fit, SETTLED, study);
+        let since = since(at);
         return format!("It {verb} until {} and has stayed level for the {since} since.", place(study, at));
     };
-    let jumps: Vec<String> = stairs
-        .climbs()
-        .into_iter()
-        .map(|(jump, _)| format!("{:.0}", study.curve.axis(jump_place(fit, jump, study)).max(0.0)))
-        .collect();
+    let places: Vec<f64> =
+        stairs.climbs().into_iter().map(|(jump, _)| jump_place(fit, jump, study)).collect();
+    let jumps: Vec<String> =
+        places.iter().map(|place| format!("{:.0}", study.curve.axis(*place).max(0.0))).collect();
+    let since = since(places.last().copied().unwrap_or(0.0));
     let next = stairs.next_climb().filter(|next| *next > 1.0).map_or(String::new(), |next| {
         format!(
             " Each jump took longer to come than the one before; a further one would come near {}.",
@@ -221,37 +241,81 @@ fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
     Some(format!("The first epoch ({told}) ends at step {end:.0}, {meaning}."))
 }
 
+/// An explanation in words.
+struct Told {
+    words: String,
+    /// In percent.
+    probability: f64,
+    /// It means what the verdict says.
+    agrees: bool,
+}
+
 fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
     if study.series.distinct_x() < LEAST_PLACES {
         return None;
     }
-    // Shapes that say the same are one explanation.
-    let mut named: Vec<(String, f64)> = Vec::new();
-    for explanation in &study.weighed {
-        let words = describe(&explanation.fit, study);
-        match named.iter_mut().find(|(known, _)| *known == words) {
-            Some((_, probability)) => *probability += explanation.probability * 100.0,
-            None => named.push((words, explanation.probability * 100.0)),
-        }
-    }
-    named.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (best, probability) = named.first()?;
-    let besides = match named.get(1) {
-        Some((other, probability)) if *probability >= 1.0 => {
-            format!("; next comes {other} ({probability:.0} %)")
+    let told = told(study, verdict);
+    let best = told.first()?;
+    let besides = |told: Option<&Told>, how: &str| match told {
+        Some(Told { words, probability, .. }) if *probability >= 1.0 => {
+            format!("; {how} {words} ({probability:.0} %)")
         }
         _ => String::new(),
     };
-    let subject = if verdict == Verdict::Undecided { "So far the" } else { "The" };
-    Some(format!("{subject} best explanation is {best} ({probability:.0} %){besides}."))
+    let Told { words, probability, .. } = best;
+    if verdict == Verdict::Undecided || best.agrees {
+        let subject = if verdict == Verdict::Undecided { "So far the" } else { "The" };
+        let next = besides(told.get(1), "next comes");
+        return Some(format!("{subject} best explanation is {words} ({probability:.0} %){next}."));
+    }
+    // Several that mean the same decide together against one that is likelier than each of them.
+    let kind = match verdict {
+        Verdict::Steady => "without growth",
+        Verdict::WarmUp | Verdict::Fill => "by growth that has ended",
+        Verdict::Leak | Verdict::Undecided => "by growth that goes on",
+    };
+    let together: f64 = told.iter().filter(|told| told.agrees).map(|told| told.probability).sum();
+    let first = told.iter().find(|told| told.agrees)?;
+    let against = besides(Some(best), "against them stands");
+    Some(format!(
+        "Explanations {kind} come to {together:.0} % together, first of them {} ({:.0} %){against}.",
+        first.words, first.probability
+    ))
 }
 
-/// A shape in words, by what it means: growth after a knee that is too little to matter is not told as growth.
+/// All explanations, the likeliest first; shapes that say the same are one.
+fn told(study: &Study, verdict: Verdict) -> Vec<Told> {
+    /// The part of its meaning that must be the verdict's.
+    const MEANT: f64 = 0.4;
+    let mut all: Vec<Told> = Vec::new();
+    for explanation in &study.weighed {
+        let words = describe(&explanation.fit, study);
+        let probability = explanation.probability * 100.0;
+        let meant = outlook(&explanation.fit, &study.curve, &study.situation);
+        let agrees = match verdict {
+            Verdict::Steady => meant.steady,
+            Verdict::WarmUp | Verdict::Fill => meant.warm_up + meant.fill,
+            Verdict::Leak => meant.leak,
+            Verdict::Undecided => 1.0,
+        } >= MEANT;
+        match all.iter_mut().find(|told| told.words == words) {
+            Some(told) => told.probability += probability,
+            None => all.push(Told { words, probability, agrees }),
+        }
+    }
+    all.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    all
+}
+
+/// A shape in words, by what it means: growth that is too little to matter is not told as growth.
 fn describe(fit: &Fit, study: &Study) -> String {
-    let over = outlook(fit, &study.curve, &study.situation).bounded() >= 0.5;
+    let meant = outlook(fit, &study.curve, &study.situation);
+    if meant.steady >= 0.5 {
+        return calm(fit, study);
+    }
+    let over = meant.bounded() >= 0.5;
     match &fit.shape {
         Shape::Level => "a level".to_owned(),
-        Shape::Line if over && fit.rise() < 0.0 => "a slow fall".to_owned(),
         Shape::Line if over => "a line that hardly rises".to_owned(),
         Shape::Line => "a straight line".to_owned(),
         Shape::Saturating { .. } | Shape::Hyperbola { .. } => slowing(fit, "towards a ceiling"),
@@ -268,12 +332,34 @@ fn describe(fit: &Fit, study: &Study) -> String {
             format!("one rate {until} and {then} after it")
         }
         Shape::Dealt { .. } => "a rate that falls from epoch to epoch".to_owned(),
-        Shape::LateLine { .. } if over => "a level that hardly moves at the end".to_owned(),
         Shape::LateLine { .. } => "a level, then a straight line".to_owned(),
         Shape::Jump { .. } => "one jump between two levels".to_owned(),
         Shape::Stairs(stairs) => {
             format!("{} between levels", counted(stairs.climbs().len() as u64, "jump"))
         }
+    }
+}
+
+/// A shape that means no growth, in words.
+fn calm(fit: &Fit, study: &Study) -> String {
+    let (rise, material) = (fit.rise(), study.material());
+    let start_up = rise > material;
+    match &fit.shape {
+        Shape::Level => "a level".to_owned(),
+        Shape::Line if rise < 0.0 => "a slow fall".to_owned(),
+        Shape::Line => "a line that hardly rises".to_owned(),
+        Shape::LateLine { .. } => "a level that hardly moves at the end".to_owned(),
+        Shape::Jump { .. } | Shape::Stairs(_) if start_up => "a level after a jump at the start".to_owned(),
+        Shape::Jump { .. } if rise < -material => "a jump down to a level".to_owned(),
+        Shape::Jump { .. } => "a level with a jump that is too small to count".to_owned(),
+        Shape::Stairs(_) if rise < -material => "jumps that lead down to a level".to_owned(),
+        Shape::Stairs(stairs) => {
+            let jumps = counted(stairs.climbs().len() as u64, "jump");
+            format!("a level with {jumps} that come to no growth")
+        }
+        _ if rise < -material => "a fall to a level".to_owned(),
+        _ if start_up => "a level after growth at the start".to_owned(),
+        _ => "a level that hardly moves".to_owned(),
     }
 }
 

@@ -46,8 +46,10 @@ pub fn forecast(assessment: &Assessment) -> Vec<String> {
         .filter_map(|(rate, unit)| rate.map(|rate| format!("{} per {unit}", size(rate))))
         .collect();
     if !rates.is_empty() {
-        let stopped = matches!(assessment.verdict, Verdict::WarmUp | Verdict::Fill);
-        lines.push(format!("{} by {}", if stopped { "grew" } else { "grows" }, rates.join(", ")));
+        let verb = if assessment.grows_now { "grows" } else { "grew" };
+        let is_open = assessment.verdict == Verdict::Undecided && !assessment.grows_now;
+        let now = if is_open { " while it grew, level now" } else { "" };
+        lines.push(format!("{verb} by {}{now}", rates.join(", ")));
     }
     let ending = |verdict: Verdict, plateau: Option<Plateau>, exhaustion: Option<Exhaustion>| {
         let level = plateau.map(|plateau| {
@@ -166,9 +168,16 @@ mod tests {
     use garden_memory::{Analyst, RunFacts, Sample, probe::Snapshot};
     use std::time::Duration;
 
-    /// What is said of a run of 200 steps, 80 an epoch.
+    /// What is said of a run, 80 steps an epoch.
     fn said(steps: u64, bytes: impl Fn(u64) -> u64) -> (String, Vec<String>) {
-        let facts = RunFacts { steps_per_epoch: Some(80.0), ..RunFacts::default() };
+        said_of(RunFacts { steps_per_epoch: Some(80.0), ..RunFacts::default() }, steps, bytes)
+    }
+
+    fn said_without_epochs(steps: u64, bytes: impl Fn(u64) -> u64) -> (String, Vec<String>) {
+        said_of(RunFacts::default(), steps, bytes)
+    }
+
+    fn said_of(facts: RunFacts, steps: u64, bytes: impl Fn(u64) -> u64) -> (String, Vec<String>) {
         let mut analyst = Analyst::new(facts);
         for step in 1..=steps {
             let anon = bytes(step) + (step * 7_919) % 300_000;
@@ -189,6 +198,25 @@ mod tests {
         let (headline, lines) = said(200, |_| 341_000_000);
         assert!(headline.starts_with("steady (will stay level: "), "{headline}");
         assert_eq!(lines, ["stays at 341 MB"]);
+    }
+
+    #[test]
+    fn growth_that_has_ceased_is_told_as_past_while_nothing_is_decided() {
+        let until = |last: u64| move |step: u64| 1_000_000_000 + 780_000 * step.min(last);
+        let (headline, lines) = said_without_epochs(110, until(100));
+        assert!(headline.starts_with("undecided"), "{headline}");
+        assert!(
+            lines[0].starts_with("grew by ") && lines[0].ends_with(" while it grew, level now"),
+            "{lines:?}"
+        );
+        let (_, lines) = said_without_epochs(100, until(100));
+        assert!(lines[0].starts_with("grows by "), "{lines:?}");
+        // Two jumps are no rate.
+        let (headline, lines) = said_without_epochs(100, |step| {
+            300_000_000 + 4_000_000 * (u64::from(step > 20) + u64::from(step > 70))
+        });
+        assert!(headline.starts_with("undecided"), "{headline}");
+        assert!(!lines.iter().any(|line| line.contains("per step")), "{lines:?}");
     }
 
     #[test]

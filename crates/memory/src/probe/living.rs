@@ -26,10 +26,12 @@ impl Living<'_> {
     pub fn read(member: &Member) -> Option<Living<'_>> {
         let status = member.process.status().ok()?;
         if status.vmrss.is_some() {
-            let layout = Layout::of(&member.stat)?;
+            // Memory that came after that look belongs to a program which is just being put in place: nothing is known of it.
+            let layout = Layout::of(&member.stat).unwrap_or(Layout::Hidden);
             return Some(Living { member, thread: None, status, layout });
         }
         let (thread, status) = tree::living_thread(&member.process)?;
+        // The order matters: memory that has gone after that look belongs to a process that ends.
         let layout = Layout::of(&thread.stat().ok()?)?;
         Some(Living { member, thread: Some(thread), status, layout })
     }
@@ -68,8 +70,8 @@ enum Layout {
 }
 
 impl Layout {
-    /// `None` if the process has given its memory back. The kernel tells such a process by code at 0, and shows code at 1 and
-    /// a stack at 0 to those who may not look.
+    /// `None` if the process has no program: it has given its memory back, or is just being given another. The kernel shows
+    /// its code at 0 then, and code at 1 with a stack at 0 to those who may not look.
     fn of(stat: &Stat) -> Option<Self> {
         match [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0)] {
             [0, ..] => None,

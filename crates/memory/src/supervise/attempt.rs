@@ -180,13 +180,12 @@ impl<'a, 'b> Attempt<'a, 'b> {
                 None
             }
         };
-        let limit = seen.map(|snapshot| self.hold_against_limit(at, snapshot));
-        let pace = Pace {
-            interval,
-            limit: limit.flatten(),
-            warned: self.warned,
-            reading: records.then_some(self.next_tick),
+        let limit = match seen {
+            Some(snapshot) => self.hold_against_limit(at, snapshot),
+            // A command that is just starting shows nothing, nor does a look that failed: the limit is watched all the same.
+            None => self.watch.as_ref().map(|watch| watch.next_look(interval)),
         };
+        let pace = Pace { interval, limit, warned: self.warned, reading: records.then_some(self.next_tick) };
         self.next_look = pace.next_look(now);
         Ok(())
     }

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
-EPOCHS, STEPS, WORKERS = 5, 16, 8
+EPOCHS, STEPS, WORKERS = int(sys.argv[1]), 16, 8
 
 class Rows(Dataset):
     def __init__(self):
@@ -50,10 +50,11 @@ def own(sample):
 
 
 @pytest.mark.parametrize("limit", [[], ["--limit", "4GB"]], ids=["free", "limited"])
-@pytest.mark.parametrize("interval", ["1s", "100ms"])
-def test_a_dataloader_is_counted_once(interval, limit):
+# Ten places on the axis decide nothing: a reading a second needs a longer run, on a busy machine too.
+@pytest.mark.parametrize(("interval", "epochs"), [("1s", 12), ("100ms", 5)], ids=["1s", "100ms"])
+def test_a_dataloader_is_counted_once(interval, epochs, limit):
     watch = ["memory", "run", "--interval", interval, "--steps-per-epoch", "16", "--format", "json", *limit]
-    command = [os.environ["MODEL_GARDEN_BIN"], *watch, "--", sys.executable, "-c", TRAINING]
+    command = [os.environ["MODEL_GARDEN_BIN"], *watch, "--", sys.executable, "-c", TRAINING, str(epochs)]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert done.returncode == 0, done.stderr[-2000:]
@@ -64,7 +65,8 @@ def test_a_dataloader_is_counted_once(interval, limit):
     samples = [line["snapshot"]["sample"] for line in lines if "snapshot" in line]
     # While workers start and end they are fewer, and have less.
     working = [own(sample) for sample in samples if sample["step"] and sample["procs"] == 9]
-    assert len(truths) == 5 and len(working) >= 3, (truths, len(samples))
+    assert len(truths) == epochs and len(working) >= 3, (truths, len(samples))
     for figure in (statistics.median(working), max(own(sample) for sample in samples), lines[-1]["peak"]):
         assert abs(figure / truth - 1) < 0.05, (figure, truth)
-    assert lines[-1]["assessment"]["verdict"] == "steady", lines[-1]["assessment"]
+    judged = lines[-1]["assessment"]
+    assert judged["verdict"] == "steady", judged["evidence"]

@@ -170,20 +170,20 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let Some(recorder) = &self.supervisor.recorder else { return Ok(()) };
         let at = recorder.elapsed();
         let records = self.supervisor.orders.duration.is_none_or(|duration| at < duration);
-        let seen = match self.see(now, records) {
+        let limit = match self.see(now, records) {
             Ok(seen) => {
                 self.failed.end();
-                seen
+                match seen {
+                    Some(snapshot) => self.hold_against_limit(at, snapshot),
+                    // A command that is just starting shows nothing: the limit is watched all the same.
+                    None => self.watch.as_ref().map(|watch| watch.next_look(interval)),
+                }
             }
+            // Looks that fail are counted, and too many end the run: they must not follow one another in milliseconds.
             Err(error) => {
                 self.look_failed(error)?;
                 None
             }
-        };
-        let limit = match seen {
-            Some(snapshot) => self.hold_against_limit(at, snapshot),
-            // A command that is just starting shows nothing, nor does a look that failed: the limit is watched all the same.
-            None => self.watch.as_ref().map(|watch| watch.next_look(interval)),
         };
         let pace = Pace { interval, limit, warned: self.warned, reading: records.then_some(self.next_tick) };
         self.next_look = pace.next_look(now);

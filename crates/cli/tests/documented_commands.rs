@@ -3,7 +3,7 @@
 
 mod support;
 
-use garden_model::files::rename_synced;
+use garden_files::rename;
 use std::{
     collections::BTreeSet,
     fs,
@@ -84,8 +84,8 @@ impl Stage {
             &["dataset", "create", "--kind", "shapes", "--rows", "24", "--size", "56x56", "--output"],
             &path("made"),
         );
-        rename_synced(path("made/train.jsonl"), path("rows.jsonl")).expect("rows");
-        rename_synced(path("made/images"), path("images")).expect("pictures");
+        rename(path("made/train.jsonl"), path("rows.jsonl")).expect("rows");
+        rename(path("made/images"), path("images")).expect("pictures");
         make(&["init", "--preset", "tiny", "--output"], &path("models/qwen"));
         let logs = root().join("crates/memory/tests/data");
         fs::copy(logs.join("founding-run2.log"), path("run.log")).expect("a log");

@@ -3,7 +3,7 @@
 
 mod support;
 
-use garden_model::files::rename_synced;
+use garden_files::rename;
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -340,8 +340,7 @@ fn stage() -> Garden {
         copy(&path("model"), &path(name));
     }
     as_transformers_5(&path("models/version-5"));
-    rename_synced(path("models/pickled/model.safetensors"), path("models/pickled/pytorch_model.bin"))
-        .unwrap();
+    rename(path("models/pickled/model.safetensors"), path("models/pickled/pytorch_model.bin")).unwrap();
     let image_processor = json!({ "size": { "shortest_edge": 3136, "longest_edge": 50176 } });
     let joint = json!({ "image_processor": image_processor }).to_string();
     fs::write(path("models/contradiction/processor_config.json"), joint).unwrap();
@@ -358,7 +357,7 @@ fn stage() -> Garden {
             fs::write(file, rows).unwrap();
         }
     }
-    rename_synced(path("rows"), path("data")).unwrap();
+    rename(path("rows"), path("data")).unwrap();
     fs::remove_file(path("elsewhere/images")).unwrap();
     symlink(path("data/images"), path("elsewhere/images")).unwrap();
     let names = ["--base-model", &path("model"), "--dataset", &path("data"), "--output-dir", &path("peft")];

@@ -5,7 +5,6 @@
 //! when the data changed: it names the size, the time and a hash of both ends of the file it belongs to.
 
 use crate::{
-    atomic,
     error::DataError,
     progress::{Progress, Unit},
     scan::{self, Layout, ScanError},
@@ -209,7 +208,7 @@ fn build(
     if let Some(folder) = place.parent() {
         fs::create_dir_all(folder)?;
     }
-    atomic::write(place, BuildError::Write, |file| {
+    garden_files::write_with(place, BuildError::Write, |file| {
         let mut reader = data;
         reader.seek(SeekFrom::Start(0)).map_err(|error| BuildError::Data(DataError::io(path)(error)))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();

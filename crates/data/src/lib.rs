@@ -4,7 +4,6 @@
 //! tokenizer files; out come packed batches of token ids, labels and image patches. Nothing here grows with the
 //! number of rows: their offsets live in an index file, and an image lives from its decode to the end of its batch.
 
-mod atomic;
 pub mod batch;
 mod card;
 pub mod columns;

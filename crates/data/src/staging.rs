@@ -5,7 +5,6 @@
 //! when the data changed. So a row costs one read, whatever the file was.
 
 use crate::{
-    atomic,
     error::DataError,
     index,
     progress::{Progress, Unit},
@@ -131,7 +130,7 @@ fn write_out(
         Packing::Zstd => Box::new(zstd::stream::read::Decoder::new(counted).map_err(broken)?),
     };
     let limited = Limited { inner: unpacked, left: limit, limit };
-    let written = atomic::write(
+    let written = garden_files::write_with(
         place,
         |error| DataError::io(place)(error),
         |out| {

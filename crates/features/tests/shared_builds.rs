@@ -27,7 +27,8 @@ fn built_again(alone: &BTreeSet<String>, all: &BTreeSet<String>) -> Vec<String> 
 #[test]
 fn one_crate_alone_takes_its_dependencies_as_the_workspace_builds_them() {
     let all = dependencies(&["--workspace"]);
-    let crates = ["data", "engine", "memory", "model", "train", "bench"].map(|name| format!("garden-{name}"));
+    let crates =
+        ["data", "engine", "files", "memory", "model", "train", "bench"].map(|name| format!("garden-{name}"));
     for name in crates {
         let alone = dependencies(&["--package", &name]);
         let again = built_again(&alone, &all);

@@ -8,7 +8,6 @@ mod missing;
 mod settings;
 
 use crate::config::ModelConfig;
-use crate::files::write_whole;
 use crate::lora::{Adapter, LoraPair, LoraSettings};
 use crate::parameters::{Linear, canonical, linears};
 use crate::tensor_file::{
@@ -125,7 +124,7 @@ impl Adapter {
         writer.finish()?;
         let path = dir.join(CONFIG);
         let text = self.settings.to_config_json(base);
-        write_whole(&path, text.as_bytes()).map_err(|source| AdapterError::Io { path, source })
+        garden_files::write(&path, text.as_bytes()).map_err(|source| AdapterError::Io { path, source })
     }
 }
 

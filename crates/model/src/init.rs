@@ -113,7 +113,7 @@ impl Plan {
         }
         let parent =
             output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        crate::files::create_folder_synced(parent).map_err(io_error)?;
+        garden_files::create_folder(parent).map_err(io_error)?;
         self.check_space(output, parent)?;
         let partial = tempfile::Builder::new()
             .prefix(".init-")
@@ -123,7 +123,7 @@ impl Plan {
         let start = weights::Start { seed, last_norm: self.last_norm };
         weights::write(partial.path(), &self.config, self.preset.dtype(), start, &mut progress)?;
         self.write_small_files(partial.path())?;
-        crate::files::rename_synced(partial.path(), output).map_err(io_error)?;
+        garden_files::rename(partial.path(), output).map_err(io_error)?;
         // Renamed away: nothing is left for the guard to remove.
         let _ = partial.keep();
         Ok(self.size())
@@ -154,8 +154,7 @@ impl Plan {
             ("chat_template.jinja", CHAT_TEMPLATE.to_owned()),
         ] {
             let path = dir.join(name);
-            crate::files::write_whole(&path, text.as_bytes())
-                .map_err(|source| InitError::Io { path, source })?;
+            garden_files::write(&path, text.as_bytes()).map_err(|source| InitError::Io { path, source })?;
         }
         Ok(())
     }

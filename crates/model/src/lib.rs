@@ -8,7 +8,6 @@ pub mod adapter_file;
 pub mod checkpoint;
 pub mod compute;
 pub mod config;
-pub mod files;
 mod held;
 pub mod init;
 pub mod inspect;

@@ -16,7 +16,6 @@ use garden_memory::{
     steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };
-use garden_model::files::rename_synced;
 use serde::{Deserialize, Serialize};
 use std::{
     io,
@@ -320,7 +319,7 @@ fn keep_old_trace(folder: &Path) -> io::Result<()> {
     }
     let mut numbered = (1..).map(|number: u32| folder.join(format!("memory-{number}.jsonl")));
     let free = numbered.find(|path| !path.exists());
-    free.map_or(Ok(()), |path| rename_synced(&trace, &path))
+    free.map_or(Ok(()), |path| garden_files::rename(&trace, &path))
 }
 
 /// Points a chart can show; beyond that every second one goes, which keeps a run of any length in bounded memory.

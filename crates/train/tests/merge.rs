@@ -101,7 +101,7 @@ fn four_bit_weights_are_what_quantising_the_merged_ones_gives() {
     let (folders, _) = folders(0.05);
     run(&folders, MergedAs::SixteenBit).unwrap();
     let sixteen = folders.output.with_file_name("sixteen");
-    garden_model::files::rename_synced(&folders.output, &sixteen).unwrap();
+    garden_files::rename(&folders.output, &sixteen).unwrap();
     run(&folders, MergedAs::FourBit).unwrap();
 
     let config = ModelConfig::read(&folders.output).unwrap();

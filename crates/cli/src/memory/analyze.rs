@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
     Answer, Assessment,
-    report::{html, svg, text, write_file},
+    report::{html, svg, text},
 };
 use serde::Serialize;
 use std::{
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Writes a report to a file.
 pub(super) fn save(path: &Path, content: &str) -> Result<()> {
-    write_file(path, content).with_context(|| format!("cannot write {}", path.display()))
+    garden_files::write(path, content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// How the terminal wants it.

@@ -4,7 +4,6 @@
 //! Images keep their encoded bytes; those that are remote stay addresses.
 
 use crate::{
-    atomic,
     dataset::{Dataset, RowReader},
     error::{BadRow, DataError},
     image::{Format, ImageError},
@@ -55,7 +54,7 @@ pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Re
     }
     progress.begin("Converting rows", Unit::Rows, dataset.rows());
     let mut rows = Rows { reader: RowReader::new(dataset.clone()), next: 0, end: dataset.rows(), progress };
-    let written = atomic::write(
+    let written = garden_files::write_with(
         to,
         |error| DataError::io(to)(error),
         |file| match target {

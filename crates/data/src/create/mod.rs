@@ -8,7 +8,6 @@ mod random;
 mod shapes;
 
 use crate::{
-    atomic,
     error::DataError,
     prefetch::{Prefetch, Weight},
     progress::{Progress, Unit},
@@ -95,7 +94,7 @@ pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -
     };
     let mut rows = Prefetch::start(vec![worker; options.workers.max(1)], WAITING_BYTES, 0, options.rows);
     progress.begin("Making rows", Unit::Rows, options.rows);
-    let written = atomic::write(
+    let written = garden_files::write_with(
         &data,
         |error| DataError::io(&data)(error),
         |file| write_all(file, folder, &mut rows, progress),

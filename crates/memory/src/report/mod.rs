@@ -13,7 +13,7 @@ pub mod svg;
 pub mod text;
 
 use crate::{Analyst, Assessment, RunFacts, Sample, TraceError, TraceReader, trace::ReadOptions};
-use std::{io::Write, path::Path};
+use std::path::Path;
 
 /// A run that was read and judged.
 pub struct Run {
@@ -100,20 +100,4 @@ fn completed(known: RunFacts, more: &RunFacts) -> RunFacts {
         limit: known.limit.or(more.limit),
         leave_free: known.leave_free.or(more.leave_free),
     }
-}
-
-/// Writes a report so that the file is there whole or not at all.
-pub fn write_file(path: &Path, content: &str) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(readable()).tempfile_in(folder)?;
-    file.write_all(content.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
-}
-
-/// Reports are for others to read, too.
-fn readable() -> std::fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::Permissions::from_mode(0o644)
 }

@@ -6,7 +6,6 @@
 
 use super::{DEVIATION, InitError};
 use crate::config::ModelConfig;
-use crate::files::write_whole;
 use crate::parameters::{Parameter, parameters};
 use crate::random::Stream;
 use crate::tensor_file::{Dtype, TensorSpec, TensorWriter};
@@ -64,7 +63,8 @@ pub(super) fn write(
     if files.len() > 1 {
         let index = json!({"metadata": {"total_size": done}, "weight_map": Value::Object(weight_map)});
         let path = dir.join("model.safetensors.index.json");
-        write_whole(&path, index.to_string().as_bytes()).map_err(|source| InitError::Io { path, source })?;
+        garden_files::write(&path, index.to_string().as_bytes())
+            .map_err(|source| InitError::Io { path, source })?;
     }
     Ok(())
 }

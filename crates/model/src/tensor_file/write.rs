@@ -4,8 +4,8 @@
 //! only when it is whole and on disk. Memory is the writer's buffer, whatever the size of the file.
 
 use super::{Dtype, PREFIX, TensorFileError};
+use garden_files::PartialFile;
 use serde_json::{Map, Value, json};
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -35,10 +35,8 @@ impl TensorSpec {
 /// A file of tensors in the making; dropped before [`TensorWriter::finish`] it leaves nothing behind.
 pub struct TensorWriter {
     path: PathBuf,
-    partial: PathBuf,
-    out: BufWriter<File>,
+    out: BufWriter<PartialFile>,
     missing: u64,
-    whole: bool,
 }
 
 impl TensorWriter {
@@ -49,12 +47,9 @@ impl TensorWriter {
         metadata: &[(&str, &str)],
     ) -> Result<Self, TensorFileError> {
         let io_error = |source| TensorFileError::Io { path: path.to_owned(), source };
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let out = BufWriter::with_capacity(BUFFER, File::create(&partial).map_err(io_error)?);
+        let out = BufWriter::with_capacity(BUFFER, PartialFile::create(path).map_err(io_error)?);
         let missing = tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
-        let mut writer = Self { path: path.to_owned(), partial, out, missing, whole: false };
+        let mut writer = Self { path: path.to_owned(), out, missing };
         let header = header(tensors, metadata);
         writer.out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io_error)?;
         writer.out.write_all(&header).map_err(io_error)?;
@@ -74,30 +69,18 @@ impl TensorWriter {
     }
 
     /// Puts the file on disk and gives it its name.
-    pub fn finish(mut self) -> Result<(), TensorFileError> {
+    pub fn finish(self) -> Result<(), TensorFileError> {
         if self.missing > 0 {
             return Err(self.wrong_length());
         }
         let io_error = |source| TensorFileError::Io { path: self.path.clone(), source };
-        self.out.flush().map_err(io_error)?;
-        self.out.get_ref().sync_all().map_err(io_error)?;
-        crate::files::rename_synced(&self.partial, &self.path).map_err(io_error)?;
-        self.whole = true;
-        Ok(())
+        let file = self.out.into_inner().map_err(|error| io_error(error.into_error()))?;
+        file.keep().map_err(io_error)
     }
 
     fn wrong_length(&self) -> TensorFileError {
         let problem = "the bytes written are not those its header announces".into();
         TensorFileError::Format { path: self.path.clone(), problem }
-    }
-}
-
-impl Drop for TensorWriter {
-    fn drop(&mut self) {
-        if !self.whole {
-            // Already failing: a file that cannot be removed either is not worth a second error.
-            let _ = std::fs::remove_file(&self.partial);
-        }
     }
 }
 

@@ -11,7 +11,6 @@ mod tensors;
 pub use manifest::{MANIFEST, Manifest};
 pub use tensors::{SliceVisitor, TensorFile, TensorSlice, write_tensors};
 
-use garden_model::files::{create_folder_synced, rename_synced};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -117,7 +116,7 @@ impl CheckpointStore {
     /// Checkpoints in this folder, which is made if need be.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let dir = dir.into();
-        create_folder_synced(&dir).map_err(CheckpointError::io(&dir))?;
+        garden_files::create_folder(&dir).map_err(CheckpointError::io(&dir))?;
         let store = Self { dir };
         store.put_back()?;
         Ok(store)
@@ -178,7 +177,7 @@ impl CheckpointStore {
         let path = self.dir.join(format!("{PREFIX}{step}"));
         let replaced = self.dir.join(format!("{REPLACED}{step}"));
         rename_if_there(&path, &replaced)?;
-        rename_synced(finished, &path).map_err(CheckpointError::io(&path))?;
+        garden_files::rename(finished, &path).map_err(CheckpointError::io(&path))?;
         remove_folder(&replaced)?;
         Ok(Checkpoint { step, path })
     }
@@ -243,7 +242,7 @@ impl CheckpointStore {
             // Out of sight first, on disk too: a kill or a power cut halfway must not leave what looks like one.
             let doomed = self.dir.join(format!("{UNFINISHED}{}", checkpoint.step));
             remove_folder(&doomed)?;
-            rename_synced(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
+            garden_files::rename(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
             remove_folder(&doomed)?;
         }
         Ok(())
@@ -273,7 +272,7 @@ pub(crate) fn step_of(name: &str) -> Option<u64> {
 
 /// Makes a rename or a new file in a folder survive a power cut.
 pub(crate) fn sync_folder(dir: &Path) -> Result<(), CheckpointError> {
-    garden_model::files::sync_folder(dir).map_err(CheckpointError::io(dir))
+    garden_files::sync_folder(dir).map_err(CheckpointError::io(dir))
 }
 
 /// Renames a folder, over what a kill may have left under its new name.
@@ -282,7 +281,7 @@ fn rename_if_there(from: &Path, to: &Path) -> Result<(), CheckpointError> {
         return Ok(());
     }
     remove_folder(to)?;
-    rename_synced(from, to).map_err(CheckpointError::io(from))
+    garden_files::rename(from, to).map_err(CheckpointError::io(from))
 }
 
 fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
@@ -358,7 +357,7 @@ mod tests {
     fn a_renamed_checkpoint_is_not_taken_for_another_step() {
         let (_dir, store) = store();
         let five = write(&store, 5);
-        rename_synced(&five.path, store.dir.join("checkpoint-50")).unwrap();
+        garden_files::rename(&five.path, store.dir.join("checkpoint-50")).unwrap();
         let found = store.newest().unwrap();
         assert!(found.newest.is_none());
         assert!(found.skipped[0].to_string().contains("holds step 5"));

@@ -294,7 +294,7 @@ fn quantization_config() -> Value {
 fn write_json(path: &Path, value: &Value) -> Result<(), MergeError> {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
-    garden_model::files::write_whole(path, text.as_bytes()).map_err(MergeError::io(path))
+    garden_files::write(path, text.as_bytes()).map_err(MergeError::io(path))
 }
 
 /// Copies tokenizer and processor files, so that the folder needs no other, whichever version of transformers
@@ -303,12 +303,12 @@ pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError>
     for name in COMPANIONS {
         let (from, to) = (base.join(name), dir.join(name));
         if from.is_file() {
-            garden_model::files::copy_whole(&from, &to).map_err(MergeError::io(&to))?;
+            garden_files::copy(&from, &to).map_err(MergeError::io(&to))?;
         }
     }
     for (name, text) in files_for_version_4(base)? {
         let to = dir.join(name);
-        garden_model::files::write_whole(&to, text.as_bytes()).map_err(MergeError::io(&to))?;
+        garden_files::write(&to, text.as_bytes()).map_err(MergeError::io(&to))?;
     }
     Ok(())
 }

@@ -6,7 +6,6 @@
 
 use super::MergeError;
 use crate::folders::parent;
-use garden_model::files::{create_folder_synced, rename_synced};
 use std::{
     fs::{self, File, Permissions},
     os::unix::fs::PermissionsExt,
@@ -26,7 +25,7 @@ impl PartialFolder {
     /// Makes a folder beside `output`, and removes those that killed merges to `output` left.
     pub fn make(output: &Path) -> Result<Self, MergeError> {
         let parent = parent(output);
-        create_folder_synced(parent).map_err(MergeError::io(parent))?;
+        garden_files::create_folder(parent).map_err(MergeError::io(parent))?;
         let prefix = prefix(output);
         left_by_killed_merges(parent, &prefix).iter().for_each(|folder| drop(fs::remove_dir_all(folder)));
         let folder = tempfile::Builder::new()
@@ -49,7 +48,7 @@ impl PartialFolder {
     pub fn place(self, output: &Path) -> Result<(), MergeError> {
         let marker = self.path().join(MARKER);
         fs::remove_file(&marker).map_err(MergeError::io(&marker))?;
-        rename_synced(self.path(), output).map_err(MergeError::io(output))?;
+        garden_files::rename(self.path(), output).map_err(MergeError::io(output))?;
         // Renamed away: nothing is left for the guard to remove.
         let _ = self.folder.keep();
         Ok(())

@@ -66,7 +66,7 @@ impl<'a> Loggers<'a> {
         let run = MlflowRun::start(&uri, variable("MLFLOW_TRACKING_TOKEN"), &experiment, &name, known)?;
         if known.is_none() {
             run.settings(&self.settings)?;
-            garden_model::files::write_whole(&id_file, run.id().as_bytes())?;
+            garden_files::write(&id_file, run.id().as_bytes())?;
         }
         Ok(run)
     }

@@ -33,7 +33,7 @@ impl MetricsFile {
             before.iter().try_for_each(|entry| line(entry, &mut text))?;
         }
         at_last.iter().try_for_each(|entry| line(entry, &mut text))?;
-        garden_model::files::write_whole(&path, &text)?;
+        garden_files::write(&path, &text)?;
         let file = OpenOptions::new().append(true).open(&path)?;
         Ok(Self { path, file })
     }

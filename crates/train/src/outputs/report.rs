@@ -12,7 +12,6 @@ use garden_memory::{
     },
     verdict::Axis,
 };
-use garden_model::files::write_whole;
 use std::{
     fmt::Write,
     fs, io,
@@ -137,7 +136,7 @@ pub fn add_examples(folder: &Path, examples: &[Example]) -> io::Result<()> {
         section.push_str("</li>\n");
     }
     section.push_str("</ul></section>\n");
-    write_whole(&path, page.replacen(EXAMPLES_HERE, &section, 1).as_bytes())
+    garden_files::write(&path, page.replacen(EXAMPLES_HERE, &section, 1).as_bytes())
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use garden_memory::{
     units::counted,
     verdict::Axis,
 };
-use garden_model::files::write_whole;
 use std::{fmt::Write, io, path::Path};
 
 /// The picture that the model card shows.
@@ -45,10 +44,10 @@ impl FinishedRun<'_> {
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let chart = self.loss_chart();
         if chart.has_points() {
-            write_whole(&dir.join(CURVE), chart.svg().as_bytes())?;
+            garden_files::write(&dir.join(CURVE), chart.svg().as_bytes())?;
         }
-        write_whole(&dir.join("README.md"), self.model_card(chart.has_points()).as_bytes())?;
-        write_whole(&dir.join(REPORT), self.report().as_bytes())
+        garden_files::write(&dir.join("README.md"), self.model_card(chart.has_points()).as_bytes())?;
+        garden_files::write(&dir.join(REPORT), self.report().as_bytes())
     }
 
     /// The loss over steps, that of the evaluation beside it.

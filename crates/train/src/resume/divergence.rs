@@ -4,7 +4,6 @@
 //! the same command would diverge at the same step: it is refused instead, and a changed command goes on from an
 //! older checkpoint.
 
-use garden_model::files::write_whole;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -25,7 +24,7 @@ pub struct Divergence {
 impl Divergence {
     /// Writes the note into a checkpoint's folder.
     pub fn mark(&self, checkpoint: &Path) -> io::Result<()> {
-        write_whole(&checkpoint.join(DIVERGED), &serde_json::to_vec_pretty(self)?)
+        garden_files::write(&checkpoint.join(DIVERGED), &serde_json::to_vec_pretty(self)?)
     }
 
     /// The note of a checkpoint, if it has one that can be read.

@@ -12,7 +12,6 @@ use crate::{
     resume::SETTINGS_FILE,
     trainer::{BatchSource, Outcome, StopReason},
 };
-use garden_model::files::{copy_whole, write_whole};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -46,7 +45,7 @@ impl Run<'_> {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             if path.is_file() && !ONLY_TO_RESUME.contains(&name) {
                 let copy = output.join(name);
-                copy_whole(&path, &copy).map_err(RunError::io(copy))?;
+                garden_files::copy(&path, &copy).map_err(RunError::io(copy))?;
             }
         }
         copy_companions(base, output).map_err(|error| RunError::Other(error.into()))?;
@@ -75,7 +74,7 @@ impl Run<'_> {
         };
         finished.write(output).map_err(RunError::io(output))?;
         let mark = output.join(FINISHED);
-        write_whole(&mark, outcome.checkpoint.step.to_string().as_bytes()).map_err(RunError::io(mark))
+        garden_files::write(&mark, outcome.checkpoint.step.to_string().as_bytes()).map_err(RunError::io(mark))
     }
 }
 

@@ -5,7 +5,6 @@
 //! found it, or none where there was none.
 
 use super::RunError;
-use garden_model::files::create_folder_synced;
 use std::{
     fs::{self, File, TryLockError},
     io::ErrorKind,
@@ -31,7 +30,7 @@ impl FolderLock {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let made: Vec<PathBuf> = folder.ancestors().take_while(missing).map(Path::to_owned).collect();
         loop {
-            create_folder_synced(folder).map_err(RunError::io(folder))?;
+            garden_files::create_folder(folder).map_err(RunError::io(folder))?;
             let path = folder.join(LOCK);
             let file = File::options().create(true).write(true).truncate(false).open(&path);
             let file = file.map_err(RunError::io(&path))?;

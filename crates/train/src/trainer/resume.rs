@@ -8,7 +8,6 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
     optimizer::StateSlice,
 };
-use garden_model::files::write_whole;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -102,9 +101,9 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         self.model.save(dir)?;
         self.save_optimizer(&dir.join(OPTIMIZER))?;
         self.state.save(dir)?;
-        write_whole(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
+        garden_files::write(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
         for (name, contents) in &self.carried {
-            write_whole(&dir.join(name), contents)?;
+            garden_files::write(&dir.join(name), contents)?;
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ impl TrainerState {
     pub fn save(&self, dir: &Path) -> io::Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
-        garden_model::files::write_whole(&dir.join(TRAINER_STATE), text.as_bytes())
+        garden_files::write(&dir.join(TRAINER_STATE), text.as_bytes())
     }
 
     /// Reads the state from a folder.

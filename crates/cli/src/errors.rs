@@ -2,7 +2,10 @@
 //!
 //! An error becomes one `error:` line with its causes in it, or an object of JSON where lines of JSON were asked for.
 
-use crate::exit;
+use crate::{
+    advice::{self, Advice},
+    exit,
+};
 use std::{fmt, process::ExitCode};
 
 /// An error of a command that writes lines of JSON.
@@ -49,13 +52,27 @@ fn json_line(message: &str) -> String {
     garden_train::screen::json_message("error", message)
 }
 
-/// The error and its causes in one line; a cause that the text before it already tells is not said twice.
+/// The error and its causes in one line, with the advice about the first of them that has any. A cause that the text
+/// before it already tells is not said twice.
 fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match told.as_str() {
-        "" => cause,
-        _ if told.contains(&cause) => told,
-        _ => format!("{told}: {cause}"),
-    })
+    let mut told = String::new();
+    let mut also = None;
+    for cause in error.chain() {
+        let advice = advice::about(cause);
+        let text = match &advice {
+            Some(Advice::Instead(text)) => text.clone(),
+            _ => cause.to_string(),
+        };
+        match told.as_str() {
+            "" => told = text,
+            _ if told.contains(&text) => {}
+            _ => told = format!("{told}: {text}"),
+        }
+        if let (None, Some(Advice::Also(text))) = (&also, advice) {
+            also = Some(text);
+        }
+    }
+    also.into_iter().fold(told, |told, also| format!("{told}; {also}"))
 }
 
 #[cfg(test)]

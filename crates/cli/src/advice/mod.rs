@@ -1,0 +1,31 @@
+//! What to do about an error, in the words of the command line.
+//!
+//! Takes an error of a library with its causes and gives what the command line adds to it: the flag that helps, or the
+//! same message with flags in the place of settings. Libraries know no flags; this folder has one table for each.
+
+mod data;
+mod memory;
+mod model;
+mod train;
+
+use std::error::Error;
+
+/// What the command line says about an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Advice {
+    /// The error's own text stands; this is said after it.
+    Also(String),
+    /// The error names settings; this names the flags instead.
+    Instead(String),
+}
+
+/// Looks an error up, not its causes.
+type Table = fn(&(dyn Error + 'static)) -> Option<Advice>;
+
+/// One table for each library: the first that knows the error speaks.
+const TABLES: [Table; 4] = [data::advice, memory::advice, model::advice, train::advice];
+
+/// The advice about one error, leaving its causes aside.
+pub fn about(error: &(dyn Error + 'static)) -> Option<Advice> {
+    TABLES.iter().find_map(|table| table(error))
+}

@@ -1,8 +1,13 @@
 //! `model-garden demo`.
 
-use crate::{exit, progress::Format};
+use crate::{
+    exit,
+    flags::LogFormat,
+    progress::Format,
+    train_vision::{Lines, Terminal, supervised},
+};
 use anyhow::{Result, bail};
-use garden_train::{config::LogFormat, demo::demo, screen::Screen};
+use garden_train::{Cancel, demo::demo};
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\
@@ -10,7 +15,7 @@ Examples:
   model-garden demo
   model-garden demo --output garden-demo --format json
 
-Makes a tiny model with random weights and pictures of coloured shapes, trains an adapter, and asks it about pictures it
+Makes a tiny model with random weights and images of coloured shapes, trains an adapter, and asks it about images it
 has not seen. Everything stays in the output folder.";
 
 /// Flags of `demo`.
@@ -20,7 +25,7 @@ pub struct Args {
     /// A new or empty folder.
     #[arg(long, value_name = "DIR", default_value = "garden-demo")]
     output: PathBuf,
-    /// Decides the weights, the pictures and the order.
+    /// Decides the weights, the images and the order.
     #[arg(long, default_value_t = 7)]
     seed: u64,
     /// What to print.
@@ -33,17 +38,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.output.exists() && args.output.read_dir()?.next().is_some() {
         bail!("{} is not empty: name another folder with --output", args.output.display());
     }
-    let screen = Screen::new(LogFormat::Text, false);
-    let Some(result) = demo(&args.output, args.seed, &screen)? else {
+    let lines = Lines::new(LogFormat::Text, false);
+    let shown =
+        |observer: &mut Terminal, cancel: &Cancel| Ok(demo(&args.output, args.seed, observer, cancel)?);
+    let Some(result) = supervised(lines.clone(), shown)? else {
         let folder = args.output.display();
-        screen.note(&format!("a demo begins anew: remove {folder}, or name another folder with --output"));
+        lines.text(&format!("a demo begins anew: remove {folder}, or name another folder with --output"));
         return Ok(ExitCode::from(exit::INTERRUPTED));
     };
     if args.format == Format::Json {
         println!("{}", serde_json::to_string_pretty(&result)?);
         return Ok(ExitCode::SUCCESS);
     }
-    println!("\nWhich colour is it? Pictures that were not trained on:");
+    println!("\nWhich colour is it? Images that were not trained on:");
     for answer in &result.shown {
         let mark = if answer.given == answer.right {
             "right".to_owned()
@@ -54,8 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     println!(
-        "Right to the letter on {} such pictures, in its own words: {} before, {} after; guessing among the colours gives {}.",
-        result.pictures,
+        "Right to the letter on {} such images, in its own words: {} before, {} after; guessing among the colours gives {}.",
+        result.images,
         percent(result.before),
         percent(result.after),
         percent(result.chance)

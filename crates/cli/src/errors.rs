@@ -1,11 +1,13 @@
 //! The one place where errors are printed.
 //!
-//! An error becomes one `error:` line with its causes in it, or an object of JSON where lines of JSON were asked for.
+//! An error becomes one `error:` line with its causes in it, or the event that ends a run where
+//! lines of JSON were asked for.
 
 use crate::{
     advice::{self, Advice},
     exit,
 };
+use garden_train::events::{End, EndReason, Event, Record};
 use std::{fmt, process::ExitCode};
 
 /// An error of a command that writes lines of JSON.
@@ -48,8 +50,17 @@ fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
     apart || arguments.iter().any(|argument| argument == "--log-format=json")
 }
 
+/// The event that ends a run which failed, with the command line's advice in its message.
 fn json_line(message: &str) -> String {
-    garden_train::screen::json_message("error", message)
+    let end = End {
+        reason: EndReason::Failed,
+        message: Some(message.to_owned()),
+        step: 0,
+        checkpoint: None,
+        best_step: None,
+        memory: None,
+    };
+    Record::now(Event::End(Box::new(end))).to_json()
 }
 
 /// The error and its causes in one line, with the advice about the first of them that has any. A cause that the text

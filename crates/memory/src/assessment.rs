@@ -3,10 +3,10 @@
 //! These types are the JSON that `memory analyze --format json` prints, field for field. Sizes are bytes and
 //! rates are bytes per step, per sample or per minute: the unit is part of the name.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The kind of growth that a run shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Level, or moving around a level.

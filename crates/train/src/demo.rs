@@ -1,16 +1,19 @@
-//! The whole of it in one minute: a tiny model, a few pictures, training, and what it learned.
+//! The whole of it in a few minutes: a tiny model, some images, training, and what it learned.
 //!
-//! In comes a folder; out come a model, two sets of pictures, an adapter, and the share of right answers before and after, on pictures that were not
-//! trained on. Nothing is prepared in advance: the model starts from random weights, only its adapter is trained, and the seed is fixed.
+//! Takes a folder and leaves in it a model, two sets of images and an adapter. Gives the share of right answers before and after,
+//! on images that were not trained on. Nothing is prepared in advance: the model starts from random weights, only its adapter is
+//! trained, and the seed is fixed.
 
 use crate::{
+    announce::Announcer,
+    cancel::Cancel,
     config::{RunConfig, TrainOptions},
+    events::{EndReason, Observer, Topic},
     generate::{self, Interpreter, Sampling},
     optimizer::OptimizerKind,
     outputs::report::{Example, add_examples},
-    run::{self, Ended, RunError},
+    run::{self, RunError},
     schedule::Shape,
-    screen::Screen,
 };
 use garden_data::{
     Dataset, DatasetOptions, Part, Role, RowReader, Turn,
@@ -27,11 +30,11 @@ use std::{
     thread,
 };
 
-/// Pictures to train on: each is seen a handful of times.
+/// Images to train on: each is seen a handful of times.
 const TRAINING_ROWS: u64 = 400;
-/// Pictures that are never trained on.
+/// Images that are never trained on.
 const HELD_OUT_ROWS: u64 = 120;
-/// Four patches a side: four tokens a picture.
+/// Four patches a side: four tokens an image.
 const SIDE: u32 = 56;
 /// Weights of the norm before the head: only the adapter is trained, and with ones the loss of a right answer would end at 5.7, for the frozen head
 /// could not be surer.
@@ -44,8 +47,8 @@ const LONGEST_ANSWER: usize = 8;
 /// What a demo showed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DemoResult {
-    /// Pictures that were asked about.
-    pub pictures: u64,
+    /// Images that were asked about.
+    pub images: u64,
     /// Share of right answers of the model as it was made.
     pub before: f64,
     /// Share of right answers with the adapter.
@@ -58,35 +61,42 @@ pub struct DemoResult {
     pub report: PathBuf,
 }
 
-/// Runs the demo in a new or empty folder; nothing if it was interrupted.
-pub fn demo(folder: &Path, seed: u64, screen: &Screen) -> Result<Option<DemoResult>, RunError> {
-    garden_engine::return_large_pieces();
+/// Runs the demo in a new or empty folder; nothing if it was cancelled.
+pub fn demo(
+    folder: &Path,
+    seed: u64,
+    observer: &mut dyn Observer,
+    cancel: &Cancel,
+) -> Result<Option<DemoResult>, RunError> {
+    let announcer = Announcer::new(observer);
     let model = folder.join("model");
-    screen.line("making a tiny model with random weights, and pictures of coloured shapes");
+    announcer.note(Topic::Demo, "making a tiny model with random weights, and images of coloured shapes");
     let plan = Plan::new(Preset::Tiny).map_err(other)?.with_last_norm(LAST_NORM);
     plan.write(&model, seed, |_| {}).map_err(other)?;
-    let pictures = |name: &str, rows, seed| {
+    let images = |name: &str, rows, seed| {
         let workers = thread::available_parallelism().map_or(1, usize::from);
         let options = CreateOptions { kind: Kind::Colours, rows, width: SIDE, height: SIDE, seed, workers };
-        create(&folder.join(name), &options, screen)
+        create(&folder.join(name), &options, &announcer)
     };
-    pictures("training", TRAINING_ROWS, seed)?;
-    // Another seed makes other pictures.
-    pictures("held-out", HELD_OUT_ROWS, seed + 1)?;
+    images("training", TRAINING_ROWS, seed)?;
+    // Another seed makes other images.
+    images("held-out", HELD_OUT_ROWS, seed + 1)?;
 
     let config = settings(folder, &model, seed).map_err(other)?;
     let before = share_right(&ask(folder, None)?);
-    screen.line(&format!("before training: {:.0} % right on {HELD_OUT_ROWS} pictures", 100.0 * before));
-    match run::train(&config)? {
-        Ended::Done => {}
-        Ended::AtMemoryLimit => return Err(other("the demo was stopped at a memory limit")),
-        Ended::Interrupted => return Ok(None),
+    let right = format!("before training: {:.0} % right on {HELD_OUT_ROWS} images", 100.0 * before);
+    announcer.note(Topic::Demo, right);
+    drop(announcer);
+    match run::train(&config, observer, cancel)?.reason {
+        EndReason::MemoryLimit => return Err(other("the demo was stopped at a memory limit")),
+        EndReason::Cancelled => return Ok(None),
+        _ => {}
     }
     let answers = ask(folder, Some(&config.output_dir))?;
     let shown: Vec<Example> = answers.iter().take(SHOWN).cloned().collect();
     add_examples(&config.output_dir, &shown).map_err(RunError::io(&config.output_dir))?;
     Ok(Some(DemoResult {
-        pictures: HELD_OUT_ROWS,
+        images: HELD_OUT_ROWS,
         before,
         after: share_right(&answers),
         chance: 1.0 / colours().count() as f64,
@@ -123,7 +133,7 @@ fn share_right(answers: &[Example]) -> f64 {
     right as f64 / answers.len().max(1) as f64
 }
 
-/// What a model says about the pictures that were held out: its own words, the likeliest token each time, free to say anything.
+/// What a model says about the images that were held out: its own words, the likeliest token each time, free to say anything.
 fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> {
     let (model, held_out) = (folder.join("model"), folder.join("held-out"));
     let mut interpreter = Interpreter::from_dir(&model, PixelLimits::default()).map_err(other)?;
@@ -136,11 +146,11 @@ fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> 
         let mut asked = reader.read(number)?.conversation;
         let right = words(&asked.turns, Role::Assistant);
         asked.turns.retain(|turn| turn.role != Role::Assistant);
-        let pictures: Result<Vec<_>, _> = asked
+        let images: Result<Vec<_>, _> = asked
             .images()
             .map(|image| reader.image_bytes(number, image).map(|bytes| bytes.to_vec()))
             .collect();
-        let prompt = interpreter.prompt(&asked, &pictures?, greedy).map_err(other)?;
+        let prompt = interpreter.prompt(&asked, &images?, greedy).map_err(other)?;
         let said = interpreter.answer(&model, prompt, &mut |_| {}).map_err(other)?;
         let picture = held_out.join(format!("images/{number:06}.png"));
         Ok(Example { picture, right, given: said.text.trim().to_owned() })

@@ -3,12 +3,14 @@
 //! In come a model, a dataset and settings; out come an adapter with its logs, report and memory verdict. The crate
 //! joins the model, the data and the memory half; it holds no arithmetic besides the optimizer's.
 
+mod announce;
+mod cancel;
 pub mod checkpoint;
 pub mod config;
 pub mod demo;
+pub mod events;
 mod folders;
 pub mod generate;
-pub mod interrupt;
 pub mod isolate;
 pub mod merge;
 pub mod monitor;
@@ -20,12 +22,17 @@ pub mod resume;
 pub mod rows;
 pub mod run;
 pub mod schedule;
-pub mod screen;
 pub mod selective_loss;
 mod supervisor_link;
 pub mod trainer;
 
-pub use garden_engine::simd::{Isa, IsaError};
+pub use cancel::Cancel;
+pub use events::{Event, Observer};
+pub use garden_engine::{
+    return_large_pieces,
+    simd::{Isa, IsaError},
+};
+pub use run::{RunError, RunReport, train};
 
 #[cfg(test)]
 mod testing;

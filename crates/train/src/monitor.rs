@@ -1,16 +1,17 @@
 //! The memory monitor of a run: sampled with exact steps, judged as it goes, stopped in time.
 //!
-//! In come the steps of a run; out come a memory trace, numbers for the logs, a request to stop before a limit is reached, and
-//! the verdict at the end. It is always on: a sample every ten steps costs about a millisecond.
+//! Takes the steps of a run. Writes a memory trace, adds numbers to the logs, announces each reading, asks for the end before a
+//! limit is reached, and gives the verdict at the end. It is always on: a sample every ten steps costs about a millisecond.
 
 use crate::{
+    announce::Announcer,
     config::{MemoryConfig, OnMemoryLimit},
-    screen::Screen,
+    events::{Event, MemoryReading, MemoryVerdict, Topic},
     supervisor_link::SupervisorLink,
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{
-    Assessment, ByteSize, RunFacts, TraceHeader, TraceWriter, Verdict,
+    Assessment, RunFacts, TraceHeader, TraceWriter,
     probe::Probe,
     record::{Reading, Recorder, natural_limit},
     steps::{Progress, Source, StepBoard},
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -40,17 +42,29 @@ pub struct TensorMemory {
     pub buffers: u64,
 }
 
+/// Where the owner of the buffers writes [`TensorMemory`] for the monitor to read.
+#[derive(Debug, Clone, Default)]
+pub struct TensorUsage(Arc<Mutex<TensorMemory>>);
+
+impl TensorUsage {
+    fn get(&self) -> TensorMemory {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, memory: TensorMemory) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+}
+
 /// The verdict on a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemorySummary {
     /// Everything the analyst says.
     pub assessment: Assessment,
-    /// The last line of the log.
-    pub line: String,
+    /// The same in short, beside the plan.
+    pub verdict: MemoryVerdict,
     /// Steps and resident bytes.
     pub curve: Vec<(f64, f64)>,
-    /// The peak that was planned.
-    pub plan: Option<u64>,
     /// What must not be exceeded, where it was given.
     pub limit: Option<u64>,
     /// The largest resident size seen, in all processes of the run.
@@ -73,18 +87,18 @@ struct Effort {
 }
 
 /// Watches the memory of its own process.
-pub struct MemoryMonitor<'a> {
+pub struct MemoryMonitor<'a, 'o> {
     settings: MemoryConfig,
-    plan: Option<u64>,
+    plan: u64,
     folder: PathBuf,
     facts: RunFacts,
     earlier: Effort,
-    screen: &'a Screen,
+    announcer: &'a Announcer<'o>,
     board: StepBoard,
     recorder: Recorder,
     limit: Option<LimitWatch>,
     link: SupervisorLink,
-    tensors: Box<dyn Fn() -> TensorMemory + 'a>,
+    tensors: TensorUsage,
     last: Option<Reading>,
     warned: bool,
     first_step: Option<u64>,
@@ -97,16 +111,16 @@ pub struct MemoryMonitor<'a> {
     cleanups: u64,
 }
 
-impl<'a> MemoryMonitor<'a> {
+impl<'a, 'o> MemoryMonitor<'a, 'o> {
     /// Begins to watch; the trace goes to the run's folder once the run begins. `plan` is the expected peak, `tensors` tells
     /// what buffers hold.
     pub fn start(
         settings: MemoryConfig,
         facts: RunFacts,
-        plan: Option<u64>,
+        plan: u64,
         folder: &Path,
-        screen: &'a Screen,
-        tensors: Box<dyn Fn() -> TensorMemory + 'a>,
+        announcer: &'a Announcer<'o>,
+        tensors: TensorUsage,
     ) -> Result<Self, BoxError> {
         let given = RunFacts { limit: settings.limit, ..facts };
         let board = StepBoard::default();
@@ -119,7 +133,7 @@ impl<'a> MemoryMonitor<'a> {
             folder: folder.to_owned(),
             facts: given.clone(),
             earlier: Effort::default(),
-            screen,
+            announcer,
             recorder: Recorder::new(probe, board.clone(), given, None),
             board,
             limit: None,
@@ -150,19 +164,44 @@ impl<'a> MemoryMonitor<'a> {
             self.sample()?;
         }
         let reading = self.last.as_ref().ok_or("the process has no memory to look at")?;
-        let first_step = self.first_step.unwrap_or(0);
-        let line = last_line(&reading.assessment, reading.snapshot.sample.rss, first_step, self.plan);
+        let effort = self.effort();
         Ok(MemorySummary {
             assessment: reading.assessment.clone(),
-            line,
+            verdict: self.verdict(reading, effort.peak),
             curve: self.curve.clone(),
-            plan: self.plan,
             limit: self.settings.limit,
-            peak: self.effort().peak,
-            seconds: self.effort().seconds,
-            processes: self.effort().processes,
+            peak: effort.peak,
+            seconds: effort.seconds,
+            processes: effort.processes,
             cost_seconds: self.cost.as_secs_f64(),
         })
+    }
+
+    fn verdict(&self, reading: &Reading, peak: u64) -> MemoryVerdict {
+        let assessment = &reading.assessment;
+        MemoryVerdict {
+            verdict: assessment.verdict,
+            resident_bytes: reading.snapshot.sample.rss,
+            peak_bytes: peak,
+            plan_bytes: self.plan,
+            level_since_step: assessment.plateau.and_then(|plateau| plateau.step).or(self.first_step),
+            growth_bytes_per_step: assessment.growth_per_step,
+            decidable_at_step: assessment.decidable_at_step,
+        }
+    }
+
+    /// Tells the observer of the last sample.
+    fn announce(&self, step: u64) {
+        let Some(reading) = &self.last else { return };
+        let tensors = self.tensors.get();
+        self.announcer.tell(Event::Memory(MemoryReading {
+            step,
+            resident_bytes: reading.snapshot.sample.rss,
+            tensor_bytes: tensors.live,
+            tensor_peak_bytes: tensors.peak,
+            tensor_buffers: tensors.buffers,
+            verdict: reading.assessment.verdict,
+        }));
     }
 
     /// What the run took up to now, in all its processes.
@@ -179,7 +218,7 @@ impl<'a> MemoryMonitor<'a> {
         let began = Instant::now();
         let Some(reading) = self.recorder.tick()? else { return Ok(None) };
         if let Some(error) = self.recorder.take_lost_trace() {
-            self.screen.note(&format!("the memory trace ends here: {error}"));
+            self.announcer.note(Topic::Memory, format!("the memory trace ends here: {error}"));
         }
         let sample = &reading.snapshot.sample;
         self.peak = self.peak.max(sample.rss);
@@ -224,12 +263,12 @@ impl<'a> MemoryMonitor<'a> {
             control.stop = Some(StopReason::MemoryLimit(reason));
         } else if !self.warned {
             self.warned = true;
-            self.screen.note(&format!("memory: {reason}; going on, as --on-memory-limit warn says"));
+            self.announcer.note(Topic::MemoryLimit, format!("memory: {reason}; going on"));
         }
     }
 }
 
-impl Callback for MemoryMonitor<'_> {
+impl Callback for MemoryMonitor<'_, '_> {
     fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
         keep_old_trace(&self.folder)?;
         let header = TraceHeader::new("train-vision", self.facts.clone());
@@ -239,10 +278,8 @@ impl Callback for MemoryMonitor<'_> {
             self.board
                 .report(Source::Socket, Progress { step: Some(state.global_step), ..Progress::default() });
         }
-        let plan = self.plan.map_or("no plan".to_owned(), |plan| format!("plan {}", ByteSize(plan)));
         self.sample()?;
-        let now = ByteSize(self.resident().unwrap_or(0));
-        self.screen.line(&format!("memory: {plan}; {now} before the first step"));
+        self.announce(state.global_step);
         Ok(())
     }
 
@@ -264,10 +301,10 @@ impl Callback for MemoryMonitor<'_> {
         }
         // The first steps show the level; after them every tenth is enough, and the last.
         let early_or_last = self.curve.len() < 4 || state.global_step >= state.max_steps;
-        if (early_or_last || state.global_step.is_multiple_of(self.settings.every))
-            && let Some(reason) = self.sample()?
-        {
-            self.act(reason, control);
+        if early_or_last || state.global_step.is_multiple_of(self.settings.every) {
+            let reason = self.sample()?;
+            self.announce(state.global_step);
+            reason.into_iter().for_each(|reason| self.act(reason, control));
         }
         Ok(())
     }
@@ -280,13 +317,12 @@ impl Callback for MemoryMonitor<'_> {
     }
 
     fn on_log(&mut self, _: &TrainerState, entry: &mut LogEntry) -> Result<(), BoxError> {
-        let megabytes = |bytes: u64| (bytes as f64 / 1e6).round();
-        let tensors = (self.tensors)();
+        let tensors = self.tensors.get();
         if let Some(rss) = self.resident() {
-            entry.values.insert("memory_rss_mb".into(), megabytes(rss));
+            entry.values.insert("memory_rss_bytes".into(), rss as f64);
         }
-        entry.values.insert("memory_tensors_mb".into(), megabytes(tensors.live));
-        entry.values.insert("memory_tensors_peak_mb".into(), megabytes(tensors.peak));
+        entry.values.insert("memory_tensors_bytes".into(), tensors.live as f64);
+        entry.values.insert("memory_tensors_peak_bytes".into(), tensors.peak as f64);
         entry.values.insert("memory_tensor_buffers".into(), tensors.buffers as f64);
         Ok(())
     }
@@ -304,8 +340,8 @@ impl Callback for MemoryMonitor<'_> {
         self.link.tell_last_step(state.global_step, state.epoch);
         if self.cleanups > 0 {
             let milliseconds = 1e3 * self.cleanup.as_secs_f64();
-            self.screen
-                .line(&format!("memory: {} clean-ups took {milliseconds:.0} ms in all", self.cleanups));
+            let text = format!("memory: {} clean-ups took {milliseconds:.0} ms in all", self.cleanups);
+            self.announcer.note(Topic::Memory, text);
         }
         Ok(())
     }
@@ -332,27 +368,6 @@ fn thin_out(curve: &mut Vec<(f64, f64)>) {
             keep = !keep;
             keep
         });
-    }
-}
-
-/// The verdict in one line, with the plan beside it.
-fn last_line(assessment: &Assessment, resident: u64, first_step: u64, plan: Option<u64>) -> String {
-    let plan = plan.map(|plan| format!(" (plan {})", ByteSize(plan))).unwrap_or_default();
-    let now = ByteSize(resident);
-    let since = assessment.plateau.and_then(|plateau| plateau.step).unwrap_or(first_step);
-    match assessment.verdict {
-        Verdict::Steady => format!("memory: steady at {now} since step {since}{plan}"),
-        Verdict::WarmUp => format!("memory: steady at {now} since step {since}, after a warm-up{plan}"),
-        Verdict::Fill => format!("memory: fill, {now} since every row was seen once{plan}"),
-        Verdict::Leak => {
-            let rate = ByteSize(assessment.growth_per_step.unwrap_or(0.0).max(0.0) as u64);
-            format!("memory: leak, {now} and {rate} more each step{plan}")
-        }
-        Verdict::Undecided => {
-            let when =
-                assessment.decidable_at_step.map(|step| format!(" until step {step}")).unwrap_or_default();
-            format!("memory: {now}; too short a run for a verdict, undecided{when}{plan}")
-        }
     }
 }
 

@@ -42,13 +42,13 @@ pub enum Warmup {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
     /// The polynomial shape would rise.
-    #[error("the polynomial schedule ends at {POLYNOMIAL_END:e}: --learning-rate {0:e} must be above it")]
+    #[error("the polynomial schedule ends at {POLYNOMIAL_END:e}: the learning rate, {0:e}, must be above it")]
     BelowEnd(f64),
     /// A ratio that is no share.
-    #[error("--warmup-ratio {0} must be at least 0 and below 1")]
+    #[error("a warm-up ratio of {0}: it must be at least 0 and below 1")]
     Ratio(f64),
     /// A rate that no step can use.
-    #[error("--learning-rate {0} must be a finite number and not negative")]
+    #[error("a learning rate of {0}: it must be a finite number and not negative")]
     Rate(f64),
 }
 

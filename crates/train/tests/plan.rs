@@ -3,9 +3,11 @@
 use garden_data::create::{CreateOptions, Kind, create};
 use garden_model::init::{Plan, Preset};
 use garden_train::{
+    Cancel,
     config::{Checkpointing, RunConfig, TrainOptions},
+    events::{EndReason, Event},
     plan::{Source, plan, room},
-    run::{Ended, open_data, train},
+    run::{open_data, train},
 };
 use std::path::Path;
 
@@ -28,7 +30,6 @@ fn config(folder: &Path) -> RunConfig {
         max_steps: Some(8),
         gradient_checkpointing: Some(Checkpointing::Off),
         prefetch_bytes: Some("16MB".parse().unwrap()),
-        quiet: Some(true),
         ..TrainOptions::default()
     })
     .unwrap()
@@ -36,6 +37,7 @@ fn config(folder: &Path) -> RunConfig {
 
 #[test]
 fn a_run_takes_what_was_planned() {
+    garden_train::return_large_pieces();
     let folder = tempfile::tempdir().unwrap();
     Plan::new(Preset::Tiny).unwrap().write(&folder.path().join("model"), 1, |_| {}).unwrap();
     let pictures =
@@ -50,7 +52,8 @@ fn a_run_takes_what_was_planned() {
         planned.total() > 4 * planned.process,
         "the parts that are known must outweigh the one that is measured"
     );
-    assert_eq!(train(&config).unwrap(), Ended::Done);
+    let report = train(&config, &mut |_: &Event| {}, &Cancel::default()).unwrap();
+    assert_eq!(report.reason, EndReason::Finished);
     let ratio = planned.total() as f64 / peak();
     assert!(
         (0.95..1.05).contains(&ratio),

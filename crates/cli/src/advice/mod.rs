@@ -6,7 +6,7 @@
 mod data;
 mod memory;
 mod model;
-mod train;
+pub mod train;
 
 use std::error::Error;
 

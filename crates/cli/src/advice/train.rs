@@ -1,9 +1,182 @@
-//! Advice about the errors of `garden-train`.
+//! Advice about the errors and notes of `garden-train`.
 
 use super::Advice;
+use garden_train::{
+    checkpoint::CheckpointError,
+    config::ConfigError,
+    events::Topic,
+    plan::LimitTooLow,
+    resume::{Change, ResumeError},
+    run::{Longest, OutputError, RunError, Unusable},
+    schedule::ScheduleError,
+    trainer::TrainError,
+};
 use std::error::Error;
 
+const OTHER_FOLDER: &str = "--output-dir names another folder";
+
 /// What the command line adds to an error of `garden-train`.
-pub fn advice(_error: &(dyn Error + 'static)) -> Option<Advice> {
-    None
+pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
+    if let Some(error) = error.downcast_ref::<ConfigError>() {
+        return Some(Advice::Instead(with_flags(error)));
+    }
+    if let Some(inner) = inside(error) {
+        return super::about(inner);
+    }
+    let also = None
+        .or_else(|| error.downcast_ref().and_then(about_run))
+        .or_else(|| error.downcast_ref().and_then(about_training))
+        .or_else(|| error.downcast_ref().and_then(about_resuming))
+        .or_else(|| error.downcast_ref().map(about_limit))
+        .or_else(|| error.downcast_ref().map(about_schedule))
+        .or_else(|| error.downcast_ref().map(about_output))
+        .or_else(|| error.downcast_ref().and_then(about_checkpoint));
+    also.map(Advice::Also)
+}
+
+/// The error that this one only passes on.
+fn inside<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let of_run = error.downcast_ref().and_then(|error: &RunError| -> Option<&(dyn Error + 'static)> {
+        Some(match error {
+            RunError::Session(inner) => inner,
+            RunError::Plan(inner) => inner,
+            RunError::Limit(inner) => inner,
+            RunError::Data(inner) => inner,
+            RunError::Schedule(inner) => inner,
+            RunError::Resume(inner) => inner,
+            RunError::Output(inner) => inner,
+            RunError::Checkpoint(inner) => inner,
+            RunError::Train(inner) => inner,
+            RunError::Other(inner) => inner.as_ref(),
+            _ => return None,
+        })
+    });
+    of_run.or_else(|| match error.downcast_ref()? {
+        TrainError::Checkpoint(inner) => Some(inner),
+        _ => None,
+    })
+}
+
+/// What the command line adds to a note on this topic.
+pub fn about_note(topic: Topic) -> Option<&'static str> {
+    (topic == Topic::MemoryLimit).then_some("as --on-memory-limit warn says")
+}
+
+/// What helps where rows are too long.
+pub fn about_long_rows(longest: &Longest) -> String {
+    match longest.pixels {
+        Some(pixels) => format!("lower --max-pixels ({pixels} would do) or raise --max-seq-length"),
+        None => "raise --max-seq-length".to_owned(),
+    }
+}
+
+/// The same error by the names of flags.
+fn with_flags(error: &ConfigError) -> String {
+    match error {
+        ConfigError::Missing(setting) => format!("--{setting} is needed"),
+        ConfigError::Value { setting: "dataset-weights", value, .. } => {
+            format!(
+                "--dataset-weights {value}: one whole number for --dataset and one for each --add-dataset"
+            )
+        }
+        ConfigError::Value { .. } | ConfigError::Count { .. } | ConfigError::Adapter(_) => {
+            format!("--{error}")
+        }
+        ConfigError::Conflict(one, other) => format!("--{one} and --{other} exclude each other"),
+        ConfigError::AdapterHas { setting, asked, adapter, has } => format!(
+            "--{setting} {asked} and --adapter {}, which has {has}: leave --{setting} out",
+            adapter.display()
+        ),
+        ConfigError::Needs { setting, any_of } => {
+            let any_of: Vec<String> = any_of.iter().map(|setting| format!("--{setting}")).collect();
+            format!("--{setting} needs {}", any_of.join(" or "))
+        }
+    }
+}
+
+fn about_run(error: &RunError) -> Option<String> {
+    const MEND: &str = "mend bad rows (`dataset check` lists them)";
+    Some(match error {
+        RunError::NothingLeft { .. } | RunError::NothingUsableLeft { .. } => {
+            "hold out fewer with --eval-split".to_owned()
+        }
+        RunError::NoUsableEvaluation { .. } => "hold out more with --eval-split".to_owned(),
+        RunError::TooManyBadRows { .. } => format!("{MEND} or raise --max-bad-rows"),
+        RunError::BadRows { .. } => format!("{MEND} or use --on-bad-row skip"),
+        RunError::LongRows { longest, .. } => {
+            format!("{}; or leave long rows out with --on-long-row drop", about_long_rows(longest))
+        }
+        RunError::NoUsableRow { unusable, .. } => about_unusable(unusable),
+        RunError::Busy { .. } => OTHER_FOLDER.to_owned(),
+        _ => return None,
+    })
+}
+
+fn about_unusable(unusable: &Unusable) -> String {
+    let long = (unusable.too_long > 0).then(|| about_long_rows(&unusable.longest));
+    let unlearned = (unusable.no_label > 0).then(|| "--train-on says what is learned".to_owned());
+    let bad = (unusable.bad > 0).then(|| "`dataset check` lists bad rows".to_owned());
+    [long, unlearned, bad].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn about_training(error: &TrainError) -> Option<String> {
+    match error {
+        TrainError::Diverged { .. } | TrainError::NotFinite { .. } => {
+            Some("lower --learning-rate, or add --warmup-steps".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn about_resuming(error: &ResumeError) -> Option<String> {
+    match error {
+        ResumeError::WouldMix { .. } => Some(format!("--resume is never; {OTHER_FOLDER}")),
+        ResumeError::Newer { .. } | ResumeError::AnotherBase { .. } => Some(OTHER_FOLDER.to_owned()),
+        ResumeError::NoneUsable(_) => Some(format!("{OTHER_FOLDER}, --resume a checkpoint")),
+        ResumeError::AnotherRun { changes, .. } => Some(about_changes(changes)),
+        ResumeError::WouldDiverge { path, .. } => Some(format!(
+            "lower --learning-rate or add --warmup-steps; {OTHER_FOLDER}; --resume {} goes on nevertheless",
+            path.display()
+        )),
+        ResumeError::Missing(_) => Some("--resume names the folder of a checkpoint".to_owned()),
+        ResumeError::Checkpoint(_) => None,
+    }
+}
+
+/// The flags that go on as before.
+fn about_changes(changes: &[Change]) -> String {
+    let given = changes.iter().filter(|change| change.is_option() && change.was_given());
+    let flags: Vec<String> = given.map(|change| format!("--{} {}", change.name, change.then)).collect();
+    match flags.as_slice() {
+        [] => OTHER_FOLDER.to_owned(),
+        flags => format!("{} goes on; {OTHER_FOLDER}", flags.join(" ")),
+    }
+}
+
+fn about_limit(error: &LimitTooLow) -> String {
+    let less = if error.recomputes { "" } else { ", or less with --gradient-checkpointing auto" };
+    format!(
+        "--memory-limit {}MB does{less}. `memory plan` with the same flags tells what needs less",
+        error.least_megabytes
+    )
+}
+
+fn about_schedule(error: &ScheduleError) -> String {
+    match error {
+        ScheduleError::Ratio(_) => "--warmup-ratio sets it".to_owned(),
+        _ => "--learning-rate sets it".to_owned(),
+    }
+}
+
+fn about_output(_: &OutputError) -> String {
+    OTHER_FOLDER.to_owned()
+}
+
+fn about_checkpoint(error: &CheckpointError) -> Option<String> {
+    match error {
+        CheckpointError::Full { .. } => {
+            Some("lower --save-total-limit, or run again with --resume auto".to_owned())
+        }
+        _ => None,
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::Result;
 use garden_train::{
     config::{ConfigError, RunConfig, TrainOptions},
-    plan::{Least, Load, PlanReport, Source, plan, room},
+    plan::{Least, Load, PlanReport, Setting, Source, plan, room},
     run::open_data,
 };
 use std::{path::Path, process::ExitCode};
@@ -42,7 +42,7 @@ pub struct Args {
 
 /// Plans and prints.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let options = args.run.options()?;
+    let (options, _) = args.run.options()?;
     let has_rows = options.dataset.is_some();
     check_rows(&options, args.image_tokens)?;
     let config = RunConfig::resolve(TrainOptions {
@@ -63,12 +63,20 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let least = &Least::of(&config, &model, &source, &one_row)?;
     let plan = &plan(&config, &model, source, &load, room)?;
     let name = &config.base_model;
-    let report = PlanReport { name, config: &config, model: &model, load: &load, plan, room, least };
+    let report = PlanReport { name, config: &config, model: &model, load: &load, plan, room, least, written };
     match args.format {
         Format::Json => println!("{:#}", report.json()),
         Format::Text => print!("{}", report.text(style())),
     }
     Ok(if report.fits() { ExitCode::SUCCESS } else { ExitCode::from(exit::WILL_NOT_FIT) })
+}
+
+/// A setting as a flag.
+fn written(setting: &Setting) -> String {
+    match setting.value.as_str() {
+        "true" => format!("--{}", setting.name),
+        value => format!("--{} {value}", setting.name),
+    }
 }
 
 /// Refuses flags about rows that would go unheard: the rows are either given or assumed.
@@ -82,7 +90,7 @@ fn check_rows(options: &TrainOptions, image_tokens: Option<usize>) -> Result<(),
     ];
     match (&options.dataset, of_rows.into_iter().find(|(_, given)| *given)) {
         (Some(_), _) if image_tokens.is_some() => Err(ConfigError::Conflict("image-tokens", "dataset")),
-        (None, Some((flag, _))) => Err(ConfigError::Needs(flag, "--dataset")),
+        (None, Some((flag, _))) => Err(ConfigError::Needs { setting: flag, any_of: &["dataset"] }),
         _ => Ok(()),
     }
 }

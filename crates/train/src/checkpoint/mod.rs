@@ -32,7 +32,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// The disk is full; nothing was lost.
-    #[error("no space left for checkpoint {step} in {}: the older checkpoints are intact; free some space (or lower --save-total-limit) and run again with --resume auto", dir.display())]
+    #[error("no space left for checkpoint {step} in {}: the older checkpoints are intact; free some space and run again", dir.display())]
     Full {
         /// The step whose checkpoint did not fit.
         step: u64,

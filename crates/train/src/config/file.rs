@@ -1,9 +1,10 @@
 //! Configuration files: TOML, YAML or JSON, by their extension.
 //!
-//! Reads a file whose keys are the flags' names, with dashes or underscores. A key that is not an option is refused by name, with
+//! Reads a file whose keys are the options' names, with dashes or underscores. A key that is not an option is refused by name, with
 //! the nearest one; so is a key that stands twice, and a number that is none. YAML's merge keys work.
 
-use super::{LogFormat, TrainOptions, words};
+use super::{TrainOptions, words};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{io, path::Path, path::PathBuf};
 
@@ -44,9 +45,23 @@ pub enum FileError {
     },
 }
 
+/// Options that a front end keeps in the same file: how it draws, and the like.
+pub trait FrontEndOptions: DeserializeOwned + Default {
+    /// Their keys, with underscores.
+    const KEYS: &'static [&'static str];
+}
+
+/// A front end without options in the file.
+#[derive(Debug, Default, Deserialize)]
+pub struct NoFrontEnd {}
+
+impl FrontEndOptions for NoFrontEnd {
+    const KEYS: &'static [&'static str] = &[];
+}
+
 impl TrainOptions {
-    /// Reads a configuration file.
-    pub fn from_file(path: &Path) -> Result<Self, FileError> {
+    /// Reads a configuration file, and in it the front end's own options.
+    pub fn from_file<F: FrontEndOptions>(path: &Path) -> Result<(Self, F), FileError> {
         let io = |source| FileError::Io { path: path.to_owned(), source };
         if std::fs::metadata(path).map_err(io)?.len() > LARGEST_FILE {
             return Err(io(io::Error::new(
@@ -62,20 +77,7 @@ impl TrainOptions {
         Self::from_text(&text, path)
     }
 
-    /// The format of log lines that a file asks for, though the file cannot be used: who reads JSON reads its errors so too.
-    pub fn log_format_of(path: &Path) -> Option<LogFormat> {
-        let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= LARGEST_FILE)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let asks = text.lines().any(|line| {
-            let line: String =
-                line.chars().filter(|c| !c.is_whitespace() && !"\"',{}".contains(*c)).collect();
-            let line = line.split('#').next().unwrap_or_default().replace('-', "_");
-            matches!(line.as_str(), "log_format:json" | "log_format=json")
-        });
-        asks.then_some(LogFormat::Json)
-    }
-
-    fn from_text(text: &str, path: &Path) -> Result<Self, FileError> {
+    fn from_text<F: FrontEndOptions>(text: &str, path: &Path) -> Result<(Self, F), FileError> {
         let syntax = |reason: String| FileError::Syntax { path: path.to_owned(), reason };
         // Editors on Windows put a mark before the first character.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -86,24 +88,34 @@ impl TrainOptions {
             Some("yaml" | "yml" | "json") => yaml_keys(text).map_err(syntax)?,
             _ => return Err(FileError::Extension(path.to_owned())),
         };
-        let mut keys = Map::new();
+        let (mut keys, mut front_end_keys) = (Map::new(), Map::new());
         for (key, value) in written {
             let name = key.replace('-', "_");
-            if !Self::KEYS.contains(&name.as_str()) {
-                return Err(FileError::UnknownKey { path: path.to_owned(), suggestion: nearest(&name), key });
+            let of_front_end = F::KEYS.contains(&name.as_str());
+            if !of_front_end && !Self::KEYS.contains(&name.as_str()) {
+                let suggestion = nearest(&name, &[Self::KEYS, F::KEYS].concat());
+                return Err(FileError::UnknownKey { path: path.to_owned(), suggestion, key });
             }
             let name = name.replace('_', "-");
+            let (keys, readable) = match of_front_end {
+                true => (&mut front_end_keys, readable::<F>(&name, value)),
+                false => (&mut keys, readable::<Self>(&name, value)),
+            };
             // A wrong value is reported with its key.
-            let value = readable(&name, value)
-                .map_err(|error| syntax(format!("key '{key}': {}", words::plain(&error))))?;
+            let value = readable.map_err(|error| syntax(format!("key '{key}': {}", words::plain(&error))))?;
             if keys.insert(name, value).is_some() {
                 return Err(syntax(format!(
                     "key '{key}' stands there twice, with dashes and with underscores"
                 )));
             }
         }
-        serde_json::from_value(Value::Object(keys)).map_err(|error| syntax(error.to_string()))
+        let read = (read(keys), read(front_end_keys));
+        Ok((read.0.map_err(syntax)?, read.1.map_err(syntax)?))
     }
+}
+
+fn read<T: DeserializeOwned>(keys: Map<String, Value>) -> Result<T, String> {
+    serde_json::from_value(Value::Object(keys)).map_err(|error| error.to_string())
 }
 
 /// Keys and values of a file, in its order.
@@ -160,10 +172,10 @@ fn json_value(key: &str, float: Option<f64>, value: impl serde::Serialize) -> Re
 
 /// A value in the form that its option has. People write `eval_split: 0.05` and `epochs: "3"`, and lists for what is a list in a
 /// flag: each is taken for what it says.
-fn readable(key: &str, value: Value) -> Result<Value, String> {
+fn readable<T: DeserializeOwned>(key: &str, value: Value) -> Result<Value, String> {
     let read = |value: &Value| {
         let one = Map::from_iter([(key.to_owned(), value.clone())]);
-        serde_json::from_value::<TrainOptions>(Value::Object(one)).map_err(|error| error.to_string())
+        self::read::<T>(one)
     };
     let Err(error) = read(&value) else { return Ok(value) };
     let other = match &value {
@@ -200,8 +212,8 @@ fn whole(value: f64) -> bool {
 }
 
 /// The option with the fewest differing letters, if there are at most a third of them.
-fn nearest(name: &str) -> Option<&'static str> {
-    let scored = TrainOptions::KEYS.iter().map(|key| (garden_data::missing::distance(name, key), *key));
+fn nearest(name: &str, keys: &[&'static str]) -> Option<&'static str> {
+    let scored = keys.iter().map(|key| (garden_data::missing::distance(name, key), *key));
     scored.min().filter(|(distance, key)| *distance * 3 <= key.len()).map(|(_, key)| key)
 }
 
@@ -211,7 +223,8 @@ mod tests {
     use crate::schedule::Shape;
 
     fn read(text: &str, name: &str) -> Result<TrainOptions, String> {
-        TrainOptions::from_text(text, Path::new(name)).map_err(|error| error.to_string())
+        let read = TrainOptions::from_text::<NoFrontEnd>(text, Path::new(name));
+        read.map(|(options, _)| options).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -254,7 +267,7 @@ mod tests {
         assert_eq!(error, expected);
         let error = read("optim = \"sgd\"", "run.toml").unwrap_err();
         assert!(error.contains("key 'optim': 'sgd' is not known; it can be adamw, adamw_8bit"), "{error}");
-        assert!(read("quiet: maybe", "run.yaml").unwrap_err().contains("true or false is needed, not"));
+        assert!(read("use_rslora: maybe", "run.yaml").unwrap_err().contains("true or false is needed, not"));
         assert!(read("batch_size: 2.5", "run.yaml").unwrap_err().contains("not negative is needed, not 2.5"));
         assert!(read("seed: 99999999999999999999", "run.yaml").unwrap_err().contains("too large"));
         assert!(read("memory-limit = \"much\"", "a.toml").unwrap_err().contains("'much' is not a size"));
@@ -286,9 +299,9 @@ mod tests {
         let options = read(options, "run.yaml").unwrap();
         assert_eq!((options.max_bad_rows, options.learning_rate), (Some("0.02".into()), Some(2e-4)));
         assert_eq!((options.epochs, options.report_to.map(|to| to.len())), (Some(3.0), Some(1)));
-        let options = "quiet: yes\nload_in_4bit: 'True'\nuse_rslora: off\nbatch_size: 2.0\n";
+        let options = "allow_remote_images: yes\nload_in_4bit: 'True'\nuse_rslora: off\nbatch_size: 2.0\n";
         let options = read(options, "run.yaml").unwrap();
-        assert_eq!((options.quiet, options.load_in_4bit), (Some(true), Some(true)));
+        assert_eq!((options.allow_remote_images, options.load_in_4bit), (Some(true), Some(true)));
         assert_eq!((options.use_rslora, options.batch_size), (Some(false), Some(2)));
         assert_eq!(read("{\"seed\": 5}", "run.json").unwrap().seed, Some(5));
         assert_eq!(read("seed: 5", "RUN.YML").unwrap().seed, Some(5));
@@ -324,28 +337,6 @@ mod tests {
     fn a_byte_order_mark_is_no_part_of_the_first_key() {
         assert_eq!(read("\u{feff}seed: 2\n", "run.yaml").unwrap().seed, Some(2));
         assert_eq!(read("\u{feff}seed = 2\n", "run.toml").unwrap().seed, Some(2));
-    }
-
-    #[test]
-    fn the_format_of_errors_is_known_though_the_file_cannot_be_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let asked = |name: &str, text: &[u8]| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            assert!(TrainOptions::from_file(&path).is_err(), "{name}");
-            TrainOptions::log_format_of(&path)
-        };
-        assert_eq!(
-            asked("a.yaml", b"log_format: json # for the collector\nseed: abc\n"),
-            Some(LogFormat::Json)
-        );
-        assert_eq!(asked("b.toml", b"log-format = \"json\"\nseed = [\n"), Some(LogFormat::Json));
-        assert_eq!(
-            asked("c.json", b"{\n  \"log_format\": \"json\",\n  \"seed\": \"x\"\n}"),
-            Some(LogFormat::Json)
-        );
-        assert_eq!(asked("d.yaml", b"log_format: text\nseed: abc\n"), None);
-        assert_eq!(asked("e.yaml", b"\xff\xfel\0o\0"), None);
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! The settings of a run: options with their defaults filled in and their contradictions refused.
 //!
-//! In come [`TrainOptions`]; out comes a [`RunConfig`] in which every value is usable as it stands. Messages name the flag.
+//! Takes [`TrainOptions`] and gives a [`RunConfig`] in which every value is usable as it stands. Errors name the setting as
+//! a configuration file does.
 
 mod file;
 mod options;
 mod resolve;
 mod words;
 
-pub use file::FileError;
-pub use options::{
-    Checkpointing, EvalStrategy, LogFormat, Method, OnBadRow, OnMemoryLimit, ReportTo, TrainOptions,
-};
+pub use file::{FileError, FrontEndOptions, NoFrontEnd};
+pub use options::{Checkpointing, EvalStrategy, Method, OnBadRow, OnMemoryLimit, ReportTo, TrainOptions};
 
 use crate::{
     optimizer::{AdamSettings, OptimizerKind},
@@ -30,23 +29,23 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// Something without a default is missing.
-    #[error("--{0} is needed")]
+    #[error("{0} is needed")]
     Missing(&'static str),
     /// A value out of its range.
-    #[error("--{flag} {value}: {reason}")]
+    #[error("{setting} {value}: {reason}")]
     Value {
-        /// The flag, without dashes.
-        flag: &'static str,
+        /// The setting.
+        setting: &'static str,
         /// What was given.
         value: String,
         /// What would be right.
         reason: &'static str,
     },
     /// A number that no run has.
-    #[error("--{flag} {value}: from {least} to {most}")]
+    #[error("{setting} {value}: from {least} to {most}")]
     Count {
-        /// The flag, without dashes.
-        flag: &'static str,
+        /// The setting.
+        setting: &'static str,
         /// What was given.
         value: u64,
         /// The least that is accepted.
@@ -55,13 +54,13 @@ pub enum ConfigError {
         most: u64,
     },
     /// Two options that exclude each other.
-    #[error("--{0} and --{1} exclude each other")]
+    #[error("{0} and {1} exclude each other")]
     Conflict(&'static str, &'static str),
     /// An adapter to start from, and an option that says otherwise.
-    #[error("--{flag} {asked} and --adapter {}, which has {has}: leave --{flag} out", adapter.display())]
+    #[error("{setting} {asked} and adapter {}, which has {has}: leave {setting} out", adapter.display())]
     AdapterHas {
-        /// The flag, without dashes.
-        flag: &'static str,
+        /// The setting.
+        setting: &'static str,
         /// What was given.
         asked: String,
         /// The adapter.
@@ -70,11 +69,16 @@ pub enum ConfigError {
         has: String,
     },
     /// An adapter to start from that cannot be read.
-    #[error("--adapter: {0}")]
+    #[error("adapter: {0}")]
     Adapter(String),
     /// An option that needs another one.
-    #[error("--{0} needs {1}")]
-    Needs(&'static str, &'static str),
+    #[error("{setting} needs {}", any_of.join(" or "))]
+    Needs {
+        /// The setting.
+        setting: &'static str,
+        /// Those of which one is needed.
+        any_of: &'static [&'static str],
+    },
 }
 
 /// How frozen weights are held.
@@ -294,10 +298,6 @@ pub struct RunConfig {
     pub early_stopping_patience: Option<u64>,
     /// Where numbers go.
     pub report_to: Vec<ReportTo>,
-    /// Only errors.
-    pub quiet: bool,
-    /// How lines are written.
-    pub log_format: LogFormat,
 }
 
 impl RunConfig {

@@ -1,7 +1,7 @@
 //! What a user may ask of a run: the flags of `train-vision` and the keys of its configuration file.
 //!
-//! In come flags and a TOML or YAML file; out comes one set of options in which flags win. Everything is optional here:
-//! defaults and checks are in [`super::RunConfig`].
+//! One set of options for flags and files, in which flags win. Everything is optional here: [`super::RunConfig`] has the
+//! defaults and the checks.
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
 use garden_data::{Columns, OnLongRow, text::TrainOn};
@@ -83,18 +83,6 @@ pub enum OnBadRow {
     Fail,
     /// Leave it out, count it, list it at the end.
     Skip,
-}
-
-/// How lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 macro_rules! options {
@@ -303,10 +291,5 @@ options! {
         /// Where numbers go besides metrics.jsonl (none).
         #[arg(value_delimiter = ',')]
         report_to: Vec<ReportTo>,
-        /// No progress, only errors.
-        #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-        quiet: bool,
-        /// Lines for people or for programs (text).
-        log_format: LogFormat,
     }
 }

@@ -1,6 +1,6 @@
 //! Options to settings: defaults filled in, contradictions refused.
 //!
-//! In come [`TrainOptions`], all of them optional; out comes a [`RunConfig`], or the flag that is wrong and what would be right.
+//! Takes [`TrainOptions`], all of them optional. Gives a [`RunConfig`], or the setting that is wrong and what would be right.
 
 use super::{
     ConfigError, DataConfig, EvalRows, EvalStrategy, LoraConfig, MemoryConfig, Method, Portion, Precision,
@@ -78,10 +78,10 @@ impl RunConfig {
             },
             early_stopping_patience: match o.early_stopping_patience {
                 Some(_) if !has_eval => {
-                    return Err(ConfigError::Needs(
-                        "early-stopping-patience",
-                        "--eval-dataset or --eval-split",
-                    ));
+                    return Err(ConfigError::Needs {
+                        setting: "early-stopping-patience",
+                        any_of: &["eval-dataset", "eval-split"],
+                    });
                 }
                 patience => patience.map(|n| at_least_one("early-stopping-patience", n)).transpose()?,
             },
@@ -91,8 +91,6 @@ impl RunConfig {
                 .into_iter()
                 .filter(|to| *to != ReportTo::None)
                 .collect(),
-            quiet: o.quiet.unwrap_or(false),
-            log_format: o.log_format.unwrap_or_default(),
         };
         Ok(config)
     }
@@ -104,8 +102,8 @@ fn portions(o: &TrainOptions) -> Result<Vec<Portion>, ConfigError> {
     let weights = o.dataset_weights.clone().unwrap_or_else(|| vec![1; names.len()]);
     if weights.len() != names.len() {
         let value = weights.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-        let reason = "one whole number for --dataset and one for each --add-dataset";
-        return Err(ConfigError::Value { flag: "dataset-weights", value, reason });
+        let reason = "one whole number for dataset and one for each add-dataset";
+        return Err(ConfigError::Value { setting: "dataset-weights", value, reason });
     }
     for weight in &weights {
         count("dataset-weights", *weight, TIMES_AN_EPOCH)?;
@@ -171,7 +169,7 @@ fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<L
                 "use-rslora" => (value != 0.0).to_string(),
                 _ => value.to_string(),
             });
-            return Err(ConfigError::AdapterHas { flag, asked, adapter: adapter.to_owned(), has });
+            return Err(ConfigError::AdapterHas { setting: flag, asked, adapter: adapter.to_owned(), has });
         }
     }
     Ok(LoraConfig {
@@ -191,7 +189,10 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
     };
     let selective_loss = o.selective_loss.unwrap_or_default();
     if o.selective_loss_keys.is_some() && selective_loss != Level::Aggressive {
-        return Err(ConfigError::Needs("selective-loss-keys", "--selective-loss aggressive"));
+        return Err(ConfigError::Needs {
+            setting: "selective-loss-keys",
+            any_of: &["selective-loss aggressive"],
+        });
     }
     Ok(DataConfig {
         train_on: o.train_on.unwrap_or_default(),
@@ -200,7 +201,7 @@ fn data(o: &TrainOptions) -> Result<DataConfig, ConfigError> {
         max_bad_share: match o.max_bad_rows.as_deref() {
             None => 0.01,
             Some(text) => share(text).ok_or(ConfigError::Value {
-                flag: "max-bad-rows",
+                setting: "max-bad-rows",
                 value: text.to_owned(),
                 reason: "a share such as 1%",
             })?,
@@ -294,7 +295,7 @@ fn eval_rows(o: &TrainOptions) -> Result<EvalRows, ConfigError> {
             let count = || text.parse::<u64>().ok().filter(|count| *count > 0).map(EvalRows::Count);
             let by_share = share(text).filter(|share| *share > 0.0 && *share < 1.0).map(EvalRows::Share);
             count().or(by_share).ok_or(ConfigError::Value {
-                flag: "eval-split",
+                setting: "eval-split",
                 value: text.clone(),
                 reason: "a share such as 5% or 0.05, a number of rows, or the name of a split",
             })
@@ -303,13 +304,13 @@ fn eval_rows(o: &TrainOptions) -> Result<EvalRows, ConfigError> {
 }
 
 fn evaluate(o: &TrainOptions, has_eval: bool) -> Result<When, ConfigError> {
-    let needs = Err(ConfigError::Needs("eval-strategy", "--eval-dataset or --eval-split"));
+    let needs = Err(ConfigError::Needs { setting: "eval-strategy", any_of: &["eval-dataset", "eval-split"] });
     match o.eval_strategy {
         Some(EvalStrategy::No) => Ok(When::Never),
         Some(_) if !has_eval => needs,
         Some(EvalStrategy::Steps) => match o.eval_steps {
             Some(steps) => Ok(When::Steps(at_least_one("eval-steps", steps)?)),
-            None => Err(ConfigError::Needs("eval-strategy steps", "--eval-steps")),
+            None => Err(ConfigError::Needs { setting: "eval-strategy steps", any_of: &["eval-steps"] }),
         },
         None if has_eval && o.eval_steps.is_some() => {
             Ok(When::Steps(at_least_one("eval-steps", o.eval_steps.unwrap_or(1))?))
@@ -328,15 +329,15 @@ fn share(text: &str) -> Option<f64> {
     (0.0..=1.0).contains(&share).then_some(share)
 }
 
-fn at_least_one(flag: &'static str, value: u64) -> Result<u64, ConfigError> {
+fn at_least_one(setting: &'static str, value: u64) -> Result<u64, ConfigError> {
     if value >= 1 {
         Ok(value)
     } else {
-        Err(ConfigError::Value { flag, value: "0".into(), reason: "at least 1" })
+        Err(ConfigError::Value { setting, value: "0".into(), reason: "at least 1" })
     }
 }
 
-fn count<N>(flag: &'static str, value: N, accepted: RangeInclusive<u64>) -> Result<N, ConfigError>
+fn count<N>(setting: &'static str, value: N, accepted: RangeInclusive<u64>) -> Result<N, ConfigError>
 where
     N: Copy + TryInto<u64>,
 {
@@ -345,7 +346,7 @@ where
     if (least..=most).contains(&number) {
         Ok(value)
     } else {
-        Err(ConfigError::Count { flag, value: number, least, most })
+        Err(ConfigError::Count { setting, value: number, least, most })
     }
 }
 
@@ -353,13 +354,13 @@ where
 const NOT_NEGATIVE: &str = "a number that is neither negative nor infinite";
 
 fn within(
-    flag: &'static str,
+    setting: &'static str,
     value: f64,
     holds: impl Fn(f64) -> bool,
     reason: &'static str,
 ) -> Result<f64, ConfigError> {
     let good = value.is_finite() && holds(value);
-    if good { Ok(value) } else { Err(ConfigError::Value { flag, value: value.to_string(), reason }) }
+    if good { Ok(value) } else { Err(ConfigError::Value { setting, value: value.to_string(), reason }) }
 }
 
 #[cfg(test)]
@@ -387,46 +388,40 @@ mod tests {
     fn contradictions_name_the_flags() {
         type Change = fn(&mut TrainOptions);
         let cases: [(Change, &str); 22] = [
-            (|o| o.base_model = Some(" ".into()), "--base-model is needed"),
-            (|o| o.learning_rate = Some(f64::INFINITY), "--learning-rate inf: a number that is neither"),
-            (|o| o.dataset = None, "--dataset is needed"),
-            (|o| o.max_steps = Some(0), "--max-steps 0: at least 1"),
-            (|o| o.batch_size = Some(0), "--batch-size 0: from 1 to 4096"),
-            (|o| o.batch_size = Some(1 << 32), "--batch-size 4294967296: from 1 to 4096"),
-            (|o| o.max_seq_length = Some(1 << 32), "--max-seq-length 4294967296: from 1 to 1048576"),
-            (|o| o.dataloader_num_workers = Some(4000), "--dataloader-num-workers 4000: from 0 to 1024"),
-            (|o| o.prefetch_bytes = Some(ByteSize(u64::MAX)), "--prefetch-bytes 18446744073709551615"),
-            (|o| o.learning_rate = Some(f64::NAN), "--learning-rate NaN"),
-            (|o| o.adam_beta1 = Some(1.0), "--adam-beta1 1: at least 0 and below 1"),
+            (|o| o.base_model = Some(" ".into()), "base-model is needed"),
+            (|o| o.learning_rate = Some(f64::INFINITY), "learning-rate inf: a number that is neither"),
+            (|o| o.dataset = None, "dataset is needed"),
+            (|o| o.max_steps = Some(0), "max-steps 0: at least 1"),
+            (|o| o.batch_size = Some(0), "batch-size 0: from 1 to 4096"),
+            (|o| o.batch_size = Some(1 << 32), "batch-size 4294967296: from 1 to 4096"),
+            (|o| o.max_seq_length = Some(1 << 32), "max-seq-length 4294967296: from 1 to 1048576"),
+            (|o| o.dataloader_num_workers = Some(4000), "dataloader-num-workers 4000: from 0 to 1024"),
+            (|o| o.prefetch_bytes = Some(ByteSize(u64::MAX)), "prefetch-bytes 18446744073709551615"),
+            (|o| o.learning_rate = Some(f64::NAN), "learning-rate NaN"),
+            (|o| o.adam_beta1 = Some(1.0), "adam-beta1 1: at least 0 and below 1"),
             (
                 |o| (o.load_in_4bit, o.load_in_8bit) = (Some(true), Some(true)),
-                "--load-in-4bit and --load-in-8bit",
+                "load-in-4bit and load-in-8bit",
             ),
             (
                 |o| (o.load_in_4bit, o.method) = (Some(true), Some(Method::Full)),
-                "--load-in-4bit and --method full",
+                "load-in-4bit and method full",
             ),
-            (
-                |o| (o.warmup_steps, o.warmup_ratio) = (Some(1), Some(0.1)),
-                "--warmup-steps and --warmup-ratio",
-            ),
-            (|o| o.eval_split = Some("150%".into()), "--eval-split 150%"),
-            (|o| o.early_stopping_patience = Some(2), "--early-stopping-patience needs --eval-dataset"),
-            (|o| o.eval_strategy = Some(EvalStrategy::Epoch), "--eval-strategy needs"),
+            (|o| (o.warmup_steps, o.warmup_ratio) = (Some(1), Some(0.1)), "warmup-steps and warmup-ratio"),
+            (|o| o.eval_split = Some("150%".into()), "eval-split 150%"),
+            (|o| o.early_stopping_patience = Some(2), "early-stopping-patience needs eval-dataset"),
+            (|o| o.eval_strategy = Some(EvalStrategy::Epoch), "eval-strategy needs"),
             (
                 |o| o.selective_loss_keys = Some("a".into()),
-                "--selective-loss-keys needs --selective-loss aggressive",
+                "selective-loss-keys needs selective-loss aggressive",
             ),
-            (
-                |o| o.dataset_weights = Some(vec![2, 1]),
-                "--dataset-weights 2,1: one whole number for --dataset",
-            ),
-            (|o| o.dataset_weights = Some(vec![0]), "--dataset-weights 0: from 1 to 1000"),
+            (|o| o.dataset_weights = Some(vec![2, 1]), "dataset-weights 2,1: one whole number for dataset"),
+            (|o| o.dataset_weights = Some(vec![0]), "dataset-weights 0: from 1 to 1000"),
             (
                 |o| (o.dataset_weights, o.eval_split) = (Some(vec![2]), Some("5%".into())),
-                "--dataset-weights and --eval-split exclude each other",
+                "dataset-weights and eval-split exclude each other",
             ),
-            (|o| o.max_bad_rows = Some("many".into()), "--max-bad-rows many: a share such as 1%"),
+            (|o| o.max_bad_rows = Some("many".into()), "max-bad-rows many: a share such as 1%"),
         ];
         for (change, message) in cases {
             let mut options = minimal();
@@ -476,11 +471,11 @@ mod tests {
         assert!(from(|o| o.lora_r = Some(8)).is_ok());
         type Change = fn(&mut TrainOptions);
         let cases: [(Change, &str); 5] = [
-            (|o| o.lora_r = Some(16), "--lora-r 16 and --adapter "),
-            (|o| o.lora_alpha = Some(16.0), "--lora-alpha 16 and --adapter "),
-            (|o| o.use_rslora = Some(true), "--use-rslora true and --adapter "),
-            (|o| o.target_modules = Some("v_proj".into()), "--target-modules and --adapter exclude"),
-            (|o| o.method = Some(Method::Full), "--adapter and --method full exclude"),
+            (|o| o.lora_r = Some(16), "lora-r 16 and adapter "),
+            (|o| o.lora_alpha = Some(16.0), "lora-alpha 16 and adapter "),
+            (|o| o.use_rslora = Some(true), "use-rslora true and adapter "),
+            (|o| o.target_modules = Some("v_proj".into()), "target-modules and adapter exclude"),
+            (|o| o.method = Some(Method::Full), "adapter and method full exclude"),
         ];
         for (change, message) in cases {
             let error = from(change).unwrap_err();

@@ -1,7 +1,8 @@
 //! The loggers of a run as one callback: metrics.jsonl always, TensorBoard and MLflow if asked for.
 //!
-//! In come log entries; out go lines, event records and requests. A file that cannot be written ends the run with its name; an
-//! MLflow server that stops answering is reported once and tried again after one, two, four and more minutes, and at the end.
+//! Takes log entries and writes lines, event records and requests. A file that cannot be written ends the run with its name.
+//! An MLflow server that stops answering is reported once and tried again after one, two, four and more minutes, and at the
+//! end.
 
 use super::{
     metrics::MetricsFile,
@@ -9,8 +10,9 @@ use super::{
     tensorboard::EventFile,
 };
 use crate::{
+    announce::Announcer,
     config::ReportTo,
-    screen::Screen,
+    events::Topic,
     trainer::{BoxError, Callback, Control, LogEntry, StopReason, TrainerState},
 };
 use std::{
@@ -23,30 +25,30 @@ use std::{
 const MLFLOW_RUN: &str = "mlflow_run_id";
 
 /// Writes the logs of a run.
-pub struct Loggers<'a> {
+pub struct Loggers<'a, 'o> {
     folder: PathBuf,
     report_to: Vec<ReportTo>,
     settings: BTreeMap<String, String>,
-    screen: &'a Screen,
+    announcer: &'a Announcer<'o>,
     metrics: Option<MetricsFile>,
     events: Option<EventFile>,
     mlflow: Option<MlflowRun>,
     mlflow_failed: bool,
 }
 
-impl<'a> Loggers<'a> {
+impl<'a, 'o> Loggers<'a, 'o> {
     /// Loggers of a run in this folder; `settings` are shown on the MLflow server.
     pub fn new(
         folder: &Path,
         report_to: &[ReportTo],
         settings: BTreeMap<String, String>,
-        screen: &'a Screen,
+        announcer: &'a Announcer<'o>,
     ) -> Self {
         Self {
             folder: folder.to_owned(),
             report_to: report_to.to_vec(),
             settings,
-            screen,
+            announcer,
             metrics: None,
             events: None,
             mlflow: None,
@@ -57,7 +59,7 @@ impl<'a> Loggers<'a> {
     fn start_mlflow(&self) -> Result<MlflowRun, BoxError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let uri = variable("MLFLOW_TRACKING_URI")
-            .ok_or("--report-to mlflow needs MLFLOW_TRACKING_URI, such as http://localhost:5000")?;
+            .ok_or("reporting to MLflow needs MLFLOW_TRACKING_URI, such as http://localhost:5000")?;
         let experiment = variable("MLFLOW_EXPERIMENT_NAME").unwrap_or("model-garden".to_owned());
         let name = self.folder.file_name().map_or("run".into(), |name| name.to_string_lossy());
         let id_file = self.folder.join(MLFLOW_RUN);
@@ -75,12 +77,15 @@ impl<'a> Loggers<'a> {
         if let Err(error) = result
             && !std::mem::replace(&mut self.mlflow_failed, true)
         {
-            self.screen.note(&format!("{error}; the numbers are kept and sent when it answers again"));
+            self.announcer.note(
+                Topic::Logging,
+                format!("{error}; the numbers are kept and sent when it answers again"),
+            );
         }
     }
 }
 
-impl Callback for Loggers<'_> {
+impl Callback for Loggers<'_, '_> {
     /// A server that cannot be reached refuses the run.
     fn prepare(&mut self, _: &TrainerState) -> Result<(), BoxError> {
         if self.report_to.contains(&ReportTo::Mlflow) {
@@ -114,7 +119,8 @@ impl Callback for Loggers<'_> {
     fn on_end(&mut self, _: &TrainerState, stopped: Option<&StopReason>) -> Result<(), BoxError> {
         let finished = matches!(stopped, None | Some(StopReason::EarlyStopping));
         if let Some(Err(error)) = self.mlflow.as_mut().map(|mlflow| mlflow.end(finished)) {
-            self.screen.note(&format!("{error}; metrics.jsonl has all numbers, those not sent too"));
+            self.announcer
+                .note(Topic::Logging, format!("{error}; metrics.jsonl has all numbers, those not sent too"));
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl FinishedRun<'_> {
         let assessment = &self.memory.assessment;
         let mut page = Page::new("Training report");
         page.section("results", "Results", None);
-        page.lead(&self.memory.line);
+        page.lead(&self.memory.verdict.to_string());
         // Figures stand large; what is longer stands in a table.
         let (figures, longer): (Vec<_>, Vec<_>) =
             self.results().into_iter().partition(|(_, value)| value.chars().count() <= LONGEST_FIGURE);
@@ -96,8 +96,10 @@ impl FinishedRun<'_> {
         chart.summary = format!("Resident memory of the {whose}");
         chart.from_zero = true;
         chart.epochs = self.epochs();
-        let levels =
-            [("plan", self.memory.plan, Meaning::Plan), ("limit", self.memory.limit, Meaning::Limit)];
+        let levels = [
+            ("plan", Some(self.memory.verdict.plan_bytes), Meaning::Plan),
+            ("limit", self.memory.limit, Meaning::Limit),
+        ];
         for (name, bytes, meaning) in levels {
             if let Some(bytes) = bytes {
                 chart.add_level(Level::bytes(name, bytes, meaning));

@@ -81,7 +81,7 @@ impl FinishedRun<'_> {
         if has_curve {
             let _ = writeln!(out, "\n![Loss over steps]({CURVE})");
         }
-        let _ = writeln!(out, "\n## Memory\n\n`{}`\n", self.memory.line);
+        let _ = writeln!(out, "\n## Memory\n\n`{}`\n", self.memory.verdict);
         for reason in &self.memory.assessment.evidence {
             let _ = writeln!(out, "- {reason}");
         }
@@ -141,8 +141,9 @@ fn yaml(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::MemoryVerdict;
     use crate::{config::TrainOptions, trainer::LogEntry};
-    use garden_memory::{Analyst, RunFacts};
+    use garden_memory::{Analyst, RunFacts, Verdict};
     use std::collections::BTreeMap;
 
     /// Three steps, of which the second evaluates best.
@@ -164,9 +165,16 @@ mod tests {
     fn memory() -> MemorySummary {
         MemorySummary {
             assessment: Analyst::new(RunFacts::default()).assessment(),
-            line: "memory: steady at 1.21 GB since step 1".into(),
+            verdict: MemoryVerdict {
+                verdict: Verdict::Steady,
+                resident_bytes: 1_210_000_000,
+                peak_bytes: 1_210_000_000,
+                plan_bytes: 1_300_000_000,
+                level_since_step: Some(1),
+                growth_bytes_per_step: None,
+                decidable_at_step: None,
+            },
             curve: vec![(1.0, 1.21e9), (2.0, 1.21e9)],
-            plan: Some(1_300_000_000),
             limit: None,
             peak: 1_210_000_000,
             seconds: 12.0,
@@ -249,9 +257,13 @@ mod tests {
         run.write(dir.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         let (card, report) = (read("README.md"), read("report.html"));
-        for text in
-            ["base_model: \"models/tiny <x>\"", "rows.jsonl (663 rows)", CURVE, &memory.line, "\"r\": 16"]
-        {
+        for text in [
+            "base_model: \"models/tiny <x>\"",
+            "rows.jsonl (663 rows)",
+            CURVE,
+            &memory.verdict.to_string(),
+            "\"r\": 16",
+        ] {
             assert!(card.contains(text), "{text}\n{card}");
         }
         for chart in ["Loss", "Learning rate", "Throughput", "Memory"] {

@@ -1,21 +1,29 @@
-//! The least memory that a run could do with, and the flags that get there.
+//! The least memory that a run could do with, and the settings that get there.
 //!
 //! Takes a run and plans it again with one row a batch and every block recomputed, and once more with weights in 4 bits: what can be given up
 //! before the model or the rows themselves would have to be smaller.
 
 use super::{Load, Source, plan};
 use crate::config::{Checkpointing, Method, Precision, RunConfig};
-use garden_memory::ByteSize;
 use garden_model::{
     ModelConfig,
     compute::{MemoryPlan, PlanError},
 };
 
+/// A setting with its value, by the names of a configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
 /// A smaller way to do the same run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Least {
-    /// The flags that lead to it, besides those that were given.
-    pub flags: Vec<String>,
+    /// The settings that lead to it, besides those that were given.
+    pub settings: Vec<Setting>,
     /// What it takes.
     pub plan: MemoryPlan,
 }
@@ -29,35 +37,31 @@ impl Least {
         one_row: &Load,
     ) -> Result<Vec<Self>, PlanError> {
         let mut least = run.clone();
-        let mut flags = Vec::new();
+        let mut settings = Vec::new();
+        let setting = |name, value: &dyn ToString| Setting { name, value: value.to_string() };
         if run.batch_size > 1 {
             (least.batch_size, least.accumulation) = (1, run.batch_size * run.accumulation);
-            flags.push("--batch-size 1".to_owned());
+            settings.push(setting("batch-size", &1));
             // A step has as many rows as before, so what is learned stays the same.
-            flags.push(format!("--gradient-accumulation-steps {}", least.accumulation));
+            settings.push(setting("gradient-accumulation-steps", &least.accumulation));
         }
         if run.memory.checkpointing != Checkpointing::On {
             least.memory.checkpointing = Checkpointing::On;
-            flags.push("--gradient-checkpointing on".to_owned());
+            settings.push(setting("gradient-checkpointing", &"on"));
         }
-        let planned = |config: &RunConfig, flags: &[String]| {
+        let planned = |config: &RunConfig, settings: &[Setting]| {
             let plan = plan(config, model, source.clone(), one_row, None)?;
-            Ok::<_, PlanError>(Self { flags: flags.to_vec(), plan })
+            Ok::<_, PlanError>(Self { settings: settings.to_vec(), plan })
         };
         let mut ways = Vec::new();
-        if !flags.is_empty() {
-            ways.push(planned(&least, &flags)?);
+        if !settings.is_empty() {
+            ways.push(planned(&least, &settings)?);
         }
         if run.method == Method::Lora && run.precision != Precision::FourBit {
             least.precision = Precision::FourBit;
-            flags.push("--load-in-4bit".to_owned());
-            ways.push(planned(&least, &flags)?);
+            settings.push(setting("load-in-4bit", &true));
+            ways.push(planned(&least, &settings)?);
         }
         Ok(ways)
-    }
-
-    /// What it takes and how to get there, for people.
-    pub fn line(&self) -> String {
-        format!("{} with {}", ByteSize(self.plan.total() as u64), self.flags.join(" "))
     }
 }

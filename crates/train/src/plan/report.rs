@@ -1,15 +1,16 @@
 //! A plan for people and for programs.
 //!
-//! In comes a [`MemoryPlan`] with what it was made for; out goes a picture of its parts that fits a terminal, or JSON with the same
-//! figures, and whether it fits.
+//! Takes a [`MemoryPlan`] with what it was made for. Gives a drawing of its parts that fits a terminal, or JSON with the same
+//! figures, and says whether it fits.
 
-use super::{Least, Load, usable};
+use super::{Least, Load, Setting, usable};
 use crate::{
     config::{Method, RunConfig},
     numbers::grouped,
 };
 use garden_memory::{ByteSize, report::text::Style, units::counted};
 use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
+use std::fmt::Write;
 
 /// A plan that prints itself.
 pub struct PlanReport<'a> {
@@ -27,12 +28,14 @@ pub struct PlanReport<'a> {
     pub room: Option<u64>,
     /// Ways to do with less.
     pub least: &'a [Least],
+    /// How the reader writes a setting.
+    pub written: fn(&Setting) -> String,
 }
 
 impl PlanReport<'_> {
     /// What decides, and whose it is: the budget, the limit or the machine, whichever has less.
     fn limit(&self) -> Option<(u64, &'static str)> {
-        let limit = usable(&self.config.memory).map(|bytes| (bytes, "usable below --memory-limit"));
+        let limit = usable(&self.config.memory).map(|bytes| (bytes, "usable below the memory limit"));
         let budget = self.config.memory.budget.map(|bytes| (bytes, "budget"));
         let room = self.room.map(|bytes| (bytes, "available on this machine"));
         budget.into_iter().chain(limit).chain(room).min_by_key(|(bytes, _)| *bytes)
@@ -60,7 +63,7 @@ impl PlanReport<'_> {
                 "labels": shapes.labels
             },
             "least": self.least.iter().map(|way| {
-                serde_json::json!({ "total": way.plan.total(), "flags": way.flags })
+                serde_json::json!({ "total": way.plan.total(), "flags": self.settings_of(way) })
             }).collect::<Vec<_>>(),
             "blocks": self.plan.blocks,
             "recomputed_blocks": self.plan.recomputed_blocks,
@@ -87,8 +90,15 @@ impl PlanReport<'_> {
         self.draw(&mut out, style);
         out.push_str(&self.verdict(style));
         let smaller = self.least.iter().filter(|way| way.plan.total() < plan.total());
-        smaller.for_each(|way| out.push_str(&format!("less would do: {}\n", way.line())));
+        for way in smaller {
+            let total = ByteSize(way.plan.total() as u64);
+            let _ = writeln!(out, "less would do: {total} with {}", self.settings_of(way).join(" "));
+        }
         out
+    }
+
+    fn settings_of(&self, way: &Least) -> Vec<String> {
+        way.settings.iter().map(self.written).collect()
     }
 
     /// A bar a part, where it begins and ends in the whole; the line of the limit below.

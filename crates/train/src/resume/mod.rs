@@ -11,10 +11,11 @@ pub use divergence::Divergence;
 pub use settings::Change;
 
 use crate::{
+    announce::Announcer,
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
     config::{Resume, RunConfig},
+    events::Topic,
     run::RunError,
-    screen::Screen,
 };
 use garden_data::{DataError, missing};
 use serde::{Deserialize, Serialize};
@@ -35,11 +36,12 @@ pub enum ResumeError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The checkpoint is not there.
-    #[error("--resume {0}")]
+    #[error("the checkpoint to resume from: {0}")]
     Missing(DataError),
     /// There are checkpoints where none may be.
     #[error(
-        "{} holds checkpoints (the newest is of step {step}) and --resume is never: choose another --output-dir, or remove them",
+        "{} holds checkpoints (the newest is of step {step}), and the run is not to resume from any: choose another output folder, or \
+         remove them",
         dir.display()
     )]
     WouldMix {
@@ -50,7 +52,8 @@ pub enum ResumeError {
     },
     /// Going back would leave newer checkpoints of another course of the run.
     #[error(
-        "{} holds newer checkpoints than step {from} (the newest is of step {step}): remove them to go back, or choose another --output-dir",
+        "{} holds newer checkpoints than step {from} (the newest is of step {step}): remove them to go back, or choose \
+         another output folder",
         dir.display()
     )]
     Newer {
@@ -63,14 +66,14 @@ pub enum ResumeError {
     },
     /// Checkpoints are there, but none can be used.
     #[error(
-        "no checkpoint can be used ({0} skipped): remove what is there to start anew, choose another --output-dir, or name a \
-         checkpoint with --resume"
+        "no checkpoint can be used ({0} skipped): remove what is there to start anew, choose another output folder, or name the \
+         checkpoint to resume from"
     )]
     NoneUsable(usize),
     /// The checkpoint belongs to a run with another base model.
     #[error(
         "{} was made from another base model: {base} differs from it in its {parts}. Go on with the model it was made from, or \
-         choose another --output-dir to begin anew",
+         choose another output folder to begin anew",
         path.display()
     )]
     AnotherBase {
@@ -83,7 +86,7 @@ pub enum ResumeError {
     },
     /// The checkpoint belongs to a run with other settings.
     #[error(
-        "{} was made with other settings: {}. Go on with those of the checkpoint, or choose another --output-dir to begin \
+        "{} was made with other settings: {}. Go on with those of the checkpoint, or choose another output folder to begin \
          anew",
         path.display(), refusals(changes)
     )]
@@ -95,10 +98,9 @@ pub enum ResumeError {
     },
     /// The same command diverged after this checkpoint.
     #[error(
-        "with these settings the run diverged at step {} after {} ({} was not finite), and it would again: lower \
-         --learning-rate or add --warmup-steps. Where a row is the cause, mend it and choose another --output-dir. \
-         --resume {} goes on nevertheless",
-        divergence.step, path.display(), divergence.what, path.display()
+        "with these settings the run diverged at step {} after {} ({} was not finite), and it would again. Where a row is the \
+         cause, mend it and choose another output folder",
+        divergence.step, path.display(), divergence.what
     )]
     WouldDiverge {
         /// The checkpoint.
@@ -112,7 +114,7 @@ fn refusals(changes: &[Change]) -> String {
     let said = changes.iter().map(|change| {
         let Change { name, refused, .. } = change;
         let (then, now) = (settings::shown(&change.then), settings::shown(&change.now));
-        format!("--{name} was {then}, now {now} ({})", refused.unwrap_or_default())
+        format!("{name} was {then}, now {now} ({})", refused.unwrap_or_default())
     });
     said.collect::<Vec<_>>().join(", ")
 }
@@ -183,7 +185,7 @@ pub fn choose(
     store: &CheckpointStore,
     dir: &Path,
     run: &RunIdentity,
-    screen: &Screen,
+    announcer: &Announcer<'_>,
 ) -> Result<Option<Checkpoint>, ResumeError> {
     let chosen = match resume {
         Resume::Never => match store.list()?.last() {
@@ -198,13 +200,13 @@ pub fn choose(
             }
             Some(Checkpoint { step, path: path.clone() })
         }
-        Resume::Auto => newest_usable(store, run, screen)?,
+        Resume::Auto => newest_usable(store, run, announcer)?,
     };
     if let Some(checkpoint) = &chosen {
-        say_changes(checkpoint, run, screen)?;
+        say_changes(checkpoint, run, announcer)?;
     }
     if let Err(error) = store.clear_unfinished() {
-        screen.note(&format!("what a killed run left could not be removed: {error}"));
+        announcer.note(Topic::Checkpoint, format!("what a killed run left could not be removed: {error}"));
     }
     Ok(chosen)
 }
@@ -213,7 +215,7 @@ pub fn choose(
 fn newest_usable(
     store: &CheckpointStore,
     run: &RunIdentity,
-    screen: &Screen,
+    announcer: &Announcer<'_>,
 ) -> Result<Option<Checkpoint>, ResumeError> {
     let found = store.newest_unless(|checkpoint| {
         let divergence = Divergence::read(&checkpoint.path)?;
@@ -228,7 +230,7 @@ fn newest_usable(
             return Err(ResumeError::WouldDiverge { path, divergence: Box::new(divergence) });
         }
     }
-    found.skipped.iter().for_each(|error| screen.note(&format!("skipped {error}")));
+    found.skipped.iter().for_each(|error| announcer.note(Topic::Checkpoint, format!("skipped {error}")));
     match found.newest {
         None if !found.skipped.is_empty() => Err(ResumeError::NoneUsable(found.skipped.len())),
         newest => Ok(newest),
@@ -236,10 +238,14 @@ fn newest_usable(
 }
 
 /// Refuses another run's checkpoint, and says what changed in this one.
-fn say_changes(checkpoint: &Checkpoint, run: &RunIdentity, screen: &Screen) -> Result<(), ResumeError> {
+fn say_changes(
+    checkpoint: &Checkpoint,
+    run: &RunIdentity,
+    announcer: &Announcer<'_>,
+) -> Result<(), ResumeError> {
     let path = checkpoint.path.display();
     let Some(then) = RunIdentity::read(&checkpoint.path)? else {
-        screen.note(&format!(
+        announcer.note(Topic::Settings, format!(
             "{path} does not hold its settings, as an older version wrote it: only its rows and its seed are compared"
         ));
         return Ok(());
@@ -250,7 +256,10 @@ fn say_changes(checkpoint: &Checkpoint, run: &RunIdentity, screen: &Screen) -> R
             let (then, now) = (settings::shown(&change.then), settings::shown(&change.now));
             format!("{} {then} -> {now}", change.name)
         });
-        screen.note(&format!("changed since the checkpoint: {}", said.collect::<Vec<_>>().join(", ")));
+        announcer.note(
+            Topic::Settings,
+            format!("changed since the checkpoint: {}", said.collect::<Vec<_>>().join(", ")),
+        );
     }
     Ok(())
 }
@@ -258,7 +267,7 @@ fn say_changes(checkpoint: &Checkpoint, run: &RunIdentity, screen: &Screen) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LogFormat, TrainOptions};
+    use crate::{config::TrainOptions, events::Event};
 
     fn run_with(options: TrainOptions) -> RunIdentity {
         let options = TrainOptions {
@@ -292,8 +301,10 @@ mod tests {
         dir: &tempfile::TempDir,
         store: &CheckpointStore,
     ) -> Result<Option<u64>, String> {
-        let screen = Screen::new(LogFormat::Text, true);
-        let chosen = choose(&resume, store, dir.path(), run, &screen).map_err(|error| error.to_string())?;
+        let mut nobody = |_: &Event| {};
+        let announcer = Announcer::new(&mut nobody);
+        let chosen =
+            choose(&resume, store, dir.path(), run, &announcer).map_err(|error| error.to_string())?;
         Ok(chosen.map(|checkpoint| checkpoint.step))
     }
 
@@ -336,7 +347,10 @@ mod tests {
         let message = chosen(Resume::From(path.clone()), &other, &newer).unwrap_err();
         assert!(message.contains("newer checkpoints than step 5 (the newest is of step 10)"), "{message}");
         let message = chosen(Resume::From(dir.path().join("checkpiont-5")), &dir, &store).unwrap_err();
-        assert!(message.starts_with("--resume ") && message.contains("did you mean "), "{message}");
+        assert!(
+            message.starts_with("the checkpoint to resume from: ") && message.contains("did you mean "),
+            "{message}"
+        );
         fs::remove_file(path.join("x")).unwrap();
         assert!(chosen(Resume::From(path), &dir, &store).unwrap_err().contains("x: missing"));
     }
@@ -353,8 +367,8 @@ mod tests {
         );
         let other = run_with(TrainOptions { lora_r: Some(8), max_pixels: Some(784), ..Default::default() });
         let error = chosen_by(&other, Resume::Auto, &dir, &store).unwrap_err();
-        assert!(error.contains("--lora-r was 16, now 8 (other values are trained)"), "{error}");
-        assert!(error.contains("--max-pixels was not given, now 784 (images would have"), "{error}");
+        assert!(error.contains("lora-r was 16, now 8 (other values are trained)"), "{error}");
+        assert!(error.contains("max-pixels was not given, now 784 (images would have"), "{error}");
         let other = run_with(TrainOptions { learning_rate: Some(1e-4), ..Default::default() });
         assert_eq!(chosen_by(&other, Resume::Auto, &dir, &store), Ok(Some(5)));
     }

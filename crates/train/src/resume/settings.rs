@@ -3,7 +3,7 @@
 //! Every option of a run has a row in [`SETTINGS`]. It must stay the same when a run goes on, or it may change and the
 //! change is said aloud, or it has no say in what is learned.
 
-use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
+use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig, TrainOptions};
 use garden_engine::simd::Isa;
 use garden_memory::units::counted;
 use serde::Serialize;
@@ -160,8 +160,6 @@ pub(super) const SETTINGS: &[Setting] = &[
     free("resume"),
     told("early_stopping_patience", |c| word(&c.early_stopping_patience)),
     free("report_to"),
-    free("quiet"),
-    free("log_format"),
     told(INSTRUCTIONS, |_| Isa::best().to_string()),
 ];
 
@@ -213,6 +211,18 @@ pub struct Change {
     pub now: String,
     /// Why it makes another run; nothing if it does not.
     pub refused: Option<&'static str>,
+}
+
+impl Change {
+    /// Whether it is an option of its own, and not made of several or of the processor.
+    pub fn is_option(&self) -> bool {
+        TrainOptions::KEYS.contains(&self.name.replace('-', "_").as_str())
+    }
+
+    /// Whether the checkpoint's run was given a value.
+    pub fn was_given(&self) -> bool {
+        shown(&self.then) != NONE
+    }
 }
 
 /// The settings that differ between two runs, in the table's order. Options that a checkpoint does not know are newer
@@ -328,7 +338,10 @@ mod tests {
             changed(TrainOptions { batch_size: Some(4), ..default() }),
             ["refused batch-size x gradient-accumulation-steps 8 rows -> 16 rows", "told batch-size 2 -> 4"]
         );
-        assert_eq!(changed(TrainOptions { save_steps: Some(5), quiet: Some(true), ..default() }), [""; 0]);
+        assert_eq!(
+            changed(TrainOptions { save_steps: Some(5), memory_every: Some(5), ..default() }),
+            [""; 0]
+        );
         let full = changed(TrainOptions { method: Some(Method::Full), ..default() });
         assert!(full[0].starts_with("refused method lora -> full"), "{full:?}");
     }

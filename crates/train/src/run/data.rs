@@ -1,14 +1,15 @@
 //! The data of a run, from names to batches.
 //!
-//! In come the settings and the model's folder; out come the rows to train on and those to evaluate on, with what a look at all of them
-//! found: how many are used, how long the longest batch is, and one row as the model reads it.
+//! Takes the settings and the model folder. Gives the rows to train on and those to evaluate on, with what a survey of all of
+//! them found: how many are used, how long the longest batch is, and one row as the model reads it.
 
 use super::{
     RunError,
-    longest::{self, Longest},
+    longest::{Longest, Unusable},
 };
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
+    events::{ExampleRow, ImageSize, RowsSurveyed},
     numbers::verb,
     plan::{Load, Supply, workers},
     rows::Rows,
@@ -23,7 +24,7 @@ use garden_data::{
     processor::{PixelLimits, Processor},
     progress::Progress,
     split::SplitChoice,
-    survey::{RowCounts, Survey, SurveyOptions, survey},
+    survey::{RowCounts, SizeClass, Survey, SurveyOptions, survey},
     text::Encoder,
 };
 use garden_memory::units::counted;
@@ -31,10 +32,8 @@ use std::{path::Path, sync::Arc};
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.
 const SHOWN_CHARACTERS: usize = 300;
-/// Image sizes that are named at the start; the rest are counted.
-const SIZES_NAMED: usize = 4;
-/// Fields that no shape reads, named at the start.
-const NAMES_NAMED: usize = 10;
+/// Image sizes that are told, the most frequent ones.
+const SIZES_TOLD: usize = 16;
 
 /// Rows with what is known of them.
 pub struct RunData {
@@ -45,7 +44,7 @@ pub struct RunData {
     /// What all rows are like.
     pub survey: Survey,
     /// Changes when the rows do, or how they are split: a run that went on with another split would be judged by rows it has learned.
-    /// Rows of their own to evaluate on may change: who has mended one must be able to go on.
+    /// Excludes a separate evaluation set, so fixing one of its rows does not block resuming.
     pub fingerprint: u64,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
@@ -213,8 +212,8 @@ fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig, longest: Long
         return Err(RunError::LongRows { too_long, rows, limit: data.max_seq_length, longest });
     }
     if survey.used_rows() == 0 {
-        let reasons = longest::reasons(survey, longest, data.max_seq_length);
-        return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), rows, reasons });
+        let unusable = Box::new(Unusable::of(survey, longest, data.max_seq_length));
+        return Err(RunError::NoUsableRow { dataset: dataset.to_owned(), unusable });
     }
     Ok(())
 }
@@ -283,69 +282,42 @@ impl RunData {
         ))
     }
 
-    /// Lines that say what the rows are like.
-    pub fn describe(&self) -> Vec<String> {
+    /// What the rows are like.
+    pub fn describe(&self) -> RowsSurveyed {
         let survey = &self.survey;
-        let mut lines = vec![format!(
-            "rows: {} ({} usable, {} too long, {} without a label, {} bad), tokens {} on average, {} at most",
-            survey.rows,
-            survey.used_rows(),
-            survey.too_long,
-            survey.no_label,
-            survey.bad,
-            survey.used_tokens.mean().round(),
-            survey.used_tokens.max(),
-        )];
-        if survey.too_long > 0 {
-            let (longest, limit) = self.longest;
-            lines.push(format!(
-                "left out: {} of more than --max-seq-length {limit} tokens, {longest}",
-                counted(survey.too_long, "row")
-            ));
+        let (longest, max_tokens) = self.longest;
+        let image_size = |class: &SizeClass| ImageSize {
+            images: class.count,
+            width: class.size.0,
+            height: class.size.1,
+            resized_width: class.resized.0,
+            resized_height: class.resized.1,
+            tokens: class.tokens as u64,
+        };
+        let example = survey.sample.as_ref().map(|row| {
+            let [learned_from, learned_to] = row.runs.marks().map(str::to_owned);
+            ExampleRow { text: row.runs.shown(SHOWN_CHARACTERS), learned_from, learned_to }
+        });
+        RowsSurveyed {
+            rows: survey.rows,
+            usable: survey.used_rows(),
+            too_long: survey.too_long,
+            no_label: survey.no_label,
+            bad: survey.bad,
+            training_rows: self.training.rows(),
+            evaluation_rows: self.evaluation.as_ref().map(BatchSource::rows),
+            mean_tokens: survey.used_tokens.mean(),
+            longest_tokens: survey.used_tokens.max(),
+            max_tokens,
+            longest,
+            image_sizes: survey.sizes.iter().take(SIZES_TOLD).map(image_size).collect(),
+            image_size_count: survey.sizes.len() as u64,
+            ignored_fields: survey.ignored.keys().cloned().collect(),
+            not_read: self.splits.clone(),
+            selective_loss_keys: self.keys.clone(),
+            selective_loss_from_epoch: self.selective_from_epoch,
+            example,
         }
-        lines.extend(self.splits.iter().cloned());
-        if let Some(evaluation) = &self.evaluation {
-            let rows = counted(evaluation.rows(), "row");
-            lines.push(format!("evaluation: {rows}, training: {}", self.training.rows()));
-        }
-        let mut sizes: Vec<String> = survey
-            .sizes
-            .iter()
-            .take(SIZES_NAMED)
-            .map(|class| {
-                let ((w, h), (to_w, to_h)) = (class.size, class.resized);
-                format!(
-                    "{} of {w}x{h} -> {to_w}x{to_h} ({})",
-                    class.count,
-                    counted(class.tokens as u64, "token")
-                )
-            })
-            .collect();
-        if survey.sizes.len() > SIZES_NAMED {
-            sizes.push(counted((survey.sizes.len() - SIZES_NAMED) as u64, "more size"));
-        }
-        if !sizes.is_empty() {
-            lines.push(format!("images: {}", sizes.join(", ")));
-        }
-        if !self.keys.is_empty() {
-            lines.push(format!("selective loss masks the keys {}", self.keys.join(", ")));
-        }
-        if !survey.ignored.is_empty() {
-            let names: Vec<&str> = survey.ignored.keys().take(NAMES_NAMED).map(String::as_str).collect();
-            let more = survey.ignored.len().saturating_sub(NAMES_NAMED);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            lines.push(format!("fields that are not read: {}{more}", names.join(", ")));
-        }
-        if let Some(row) = &survey.sample {
-            let text = row.runs.shown(SHOWN_CHARACTERS).replace('\n', "\\n");
-            let [before, after] = row.runs.marks();
-            let when = match self.selective_from_epoch {
-                0 => String::new(),
-                epochs => format!(" after {} without selective loss", counted(epochs, "epoch")),
-            };
-            lines.push(format!("one row, learned between {before} and {after}{when}: {text}"));
-        }
-        lines
     }
 }
 

@@ -1,11 +1,12 @@
 //! What a finished run leaves in its folder.
 //!
-//! In comes the last checkpoint, or the best one after early stopping; out come its adapter, the base's tokenizer and processor files, the
-//! history, the model card and the report.
+//! Takes the last checkpoint, or the best one after early stopping, and writes its adapter, the base's tokenizer and
+//! processor files, the history, the model card and the report.
 
 use super::{Run, RunData, RunError, VisionModel};
 use crate::{
     checkpoint::{Checkpoint, MANIFEST},
+    events::Topic,
     merge::copy_companions,
     monitor::MemorySummary,
     outputs::summary::FinishedRun,
@@ -23,7 +24,7 @@ const ONLY_TO_RESUME: [&str; 5] =
 /// Written when all results are: holds the step of the last checkpoint.
 const FINISHED: &str = ".finished";
 
-impl Run<'_> {
+impl Run<'_, '_> {
     /// Writes the results; a run that was interrupted leaves them to the one that goes on.
     pub(super) fn finish(
         &self,
@@ -34,12 +35,12 @@ impl Run<'_> {
         memory: &MemorySummary,
     ) -> Result<(), RunError> {
         let output = &self.config.output_dir;
-        if matches!(outcome.stopped, Some(StopReason::MemoryLimit(_) | StopReason::Interrupted)) {
+        if matches!(outcome.stopped, Some(StopReason::MemoryLimit(_) | StopReason::Cancelled)) {
             return Ok(());
         }
         let best = outcome.state.best_global_step.filter(|_| self.config.early_stopping_patience.is_some());
         let Delivered { step: delivered, path: source, missed } = chosen(output, best, &outcome.checkpoint);
-        missed.iter().for_each(|missed| self.screen.note(missed));
+        missed.into_iter().for_each(|missed| self.announcer.note(Topic::Checkpoint, missed));
         for entry in fs::read_dir(&source).map_err(RunError::io(&source))? {
             let path = entry.map_err(RunError::io(&source))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
@@ -58,10 +59,10 @@ impl Run<'_> {
             .map(|(why, count)| (why.to_owned(), count))
             .collect();
         for row in &tally.bad_rows {
-            self.screen.note(&format!("skipped {row}"));
+            self.announcer.note(Topic::SkippedRow, format!("skipped {row}"));
         }
         for row in data.evaluation.iter().flat_map(|rows| rows.tally().bad_rows) {
-            self.screen.note(&format!("skipped in evaluation {row}"));
+            self.announcer.note(Topic::SkippedRow, format!("skipped in evaluation {row}"));
         }
         let finished = FinishedRun {
             config: self.config,

@@ -1,14 +1,15 @@
-//! Why rows are too long, and what to do about it.
+//! Why rows are too long, and why none can be used.
 //!
-//! Takes a survey of the rows and the longest row that is accepted; says how long the longest is, and names the flag that helps:
-//! `--max-pixels` where images take the room, with a number that makes them fit.
+//! Takes a survey of the rows and the most tokens that a row may have. Says how long the longest row is, and whether
+//! smaller images would make the rows fit.
 
 use crate::numbers::verb;
 use garden_data::{processor::Processor, survey::Survey};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The longest row of a dataset, with what makes it long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Longest {
     /// Its tokens.
     pub tokens: usize,
@@ -43,33 +44,50 @@ fn pixels_that_fit(survey: &Survey, limit: usize, pixels_per_token: u64) -> Opti
 impl fmt::Display for Longest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the longest {}", self.tokens)?;
-        match self.pixels {
-            Some(pixels) => {
-                write!(f, ", mostly for its images: lower --max-pixels ({pixels} would do) or raise it")
-            }
-            None => write!(f, "; raise it"),
-        }
+        self.pixels.map_or(Ok(()), |_| write!(f, ", mostly for its images"))
     }
 }
 
-/// Why no row can be used, each reason with its number of rows.
-pub(super) fn reasons(survey: &Survey, longest: Longest, limit: usize) -> String {
-    let Survey { too_long, no_label, bad, .. } = *survey;
-    let first_bad = survey.bad_rows.first().cloned().unwrap_or_default();
-    let are = |count| verb(count, ["is", "are"]);
-    let all = [
-        (
-            too_long,
-            format!("{too_long} {} longer than --max-seq-length {limit} tokens, {longest}", are(too_long)),
-        ),
-        (
-            no_label,
-            format!("{no_label} {} nothing to learn (see --train-on)", verb(no_label, ["has", "have"])),
-        ),
-        (bad, format!("{bad} {} bad, such as {first_bad}", are(bad))),
-    ];
-    let said: Vec<String> = all.into_iter().filter(|(rows, _)| *rows > 0).map(|(_, said)| said).collect();
-    said.join("; ")
+/// Why no row can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// All rows.
+    pub rows: u64,
+    /// Rows with more tokens than `limit`.
+    pub too_long: u64,
+    /// Rows without a token to learn.
+    pub no_label: u64,
+    /// Rows that cannot be read.
+    pub bad: u64,
+    /// The most tokens that a row may have.
+    pub limit: usize,
+    /// The longest row.
+    pub longest: Longest,
+    /// The first bad row, with what is wrong.
+    pub first_bad: String,
+}
+
+impl Unusable {
+    pub(super) fn of(survey: &Survey, longest: Longest, limit: usize) -> Self {
+        let Survey { rows, too_long, no_label, bad, .. } = *survey;
+        let first_bad = survey.bad_rows.first().cloned().unwrap_or_default();
+        Self { rows, too_long, no_label, bad, limit, longest, first_bad }
+    }
+}
+
+/// The reasons, each with its number of rows.
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { too_long, no_label, bad, limit, longest, first_bad, .. } = self;
+        let are = |count: &u64| verb(*count, ["is", "are"]);
+        let all = [
+            (*too_long, format!("{too_long} {} longer than {limit} tokens, {longest}", are(too_long))),
+            (*no_label, format!("{no_label} {} nothing to learn", verb(*no_label, ["has", "have"]))),
+            (*bad, format!("{bad} {} bad, such as {first_bad}", are(bad))),
+        ];
+        let said: Vec<String> = all.into_iter().filter(|(rows, _)| *rows > 0).map(|(_, said)| said).collect();
+        f.write_str(&said.join("; "))
+    }
 }
 
 #[cfg(test)]
@@ -97,12 +115,8 @@ mod tests {
         let photos = survey(663, 15_301, 48);
         let pixels = pixels_that_fit(&photos, 2048, 784);
         assert_eq!(pixels, Some(2000 * 784));
-        let said = reasons(&photos, Longest { tokens: 15_349, pixels }, 2048);
-        assert_eq!(
-            said,
-            "663 are longer than --max-seq-length 2048 tokens, the longest 15349, mostly for its images: lower \
-             --max-pixels (1568000 would do) or raise it"
-        );
+        let said = Unusable::of(&photos, Longest { tokens: 15_349, pixels }, 2048).to_string();
+        assert_eq!(said, "663 are longer than 2048 tokens, the longest 15349, mostly for its images");
     }
 
     #[test]
@@ -111,6 +125,6 @@ mod tests {
         assert_eq!(pixels_that_fit(&survey(10, 5000, 3000), 2048, 784), None, "no area would do");
         let none = Survey { images: 0, sizes: Vec::new(), ..survey(10, 0, 5000) };
         assert_eq!(pixels_that_fit(&none, 2048, 784), None);
-        assert_eq!(Longest { tokens: 5000, pixels: None }.to_string(), "the longest 5000; raise it");
+        assert_eq!(Longest { tokens: 5000, pixels: None }.to_string(), "the longest 5000");
     }
 }

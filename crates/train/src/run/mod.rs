@@ -1,208 +1,99 @@
 //! A whole run: from names and settings to an adapter, its logs and its verdict.
 //!
-//! In comes a [`RunConfig`]; out comes the output folder of a finished run, or a checkpoint that the same command goes on from. What is said on
-//! the way informs; the first line about memory is the plan, the last one the verdict.
+//! [`train`] takes a [`RunConfig`], tells an observer what happens, and leaves either the output folder of a finished run or
+//! a checkpoint that the same settings go on from. It draws nothing, listens to no signal and changes no setting of the
+//! process, so a program may run it on any thread, as often as it likes.
 
 mod data;
+mod error;
 mod finish;
 mod lock;
 mod longest;
 mod model;
 mod output;
+mod report;
 
 pub use data::{RunData, open as open_data};
-pub use longest::Longest;
+pub use error::RunError;
+pub use longest::{Longest, Unusable};
 pub use model::VisionModel;
 pub use output::OutputError;
+pub use report::RunReport;
 
 use crate::{
-    checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
-    config::{Method, RunConfig},
-    interrupt::Interrupts,
+    announce::{Announcer, StepsOfRun, Teller},
+    cancel::Cancel,
+    checkpoint::{Checkpoint, CheckpointStore},
+    config::RunConfig,
+    events::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
     monitor::{MemoryMonitor, MemorySummary},
-    numbers::{grouped, none_can, verb},
     outputs::loggers::Loggers,
-    plan::LimitTooLow,
-    resume::{self, ResumeError, RunIdentity, SETTINGS_FILE},
+    resume::{self, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
-    schedule::{Schedule, ScheduleError},
-    screen::{ProgressDisplay, Screen},
+    schedule::Schedule,
     trainer::{
-        self, BatchSource, BoxError, Callback, EarlyStopping, End, Outcome, StopReason, TrainError, Trainer,
-        TrainerSettings,
+        self, BatchSource, Callback, EarlyStopping, End, Outcome, TrainError, Trainer, TrainerSettings,
     },
 };
-use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
-use garden_memory::{RunFacts, units::part};
-use garden_model::{
-    ConfigError,
-    adapter_file::AdapterError,
-    compute::{PlanError, SessionError},
-    lora::LoraError,
-};
+use garden_data::hub;
+use garden_memory::RunFacts;
+use garden_model::compute::MemoryPlan;
 use lock::FolderLock;
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{collections::BTreeMap, path::Path, time::Instant};
 
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// All steps were taken, or early stopping ended it.
-    Done,
-    /// It stopped before a memory limit, after a checkpoint.
-    AtMemoryLimit,
-    /// It was interrupted, after a checkpoint.
-    Interrupted,
+/// Trains, or goes on training, until all steps are taken, a limit is near, or `cancel` asks for the end. The observer is
+/// told everything on this thread; the last event is always [`Event::End`].
+pub fn train(
+    config: &RunConfig,
+    observer: &mut dyn Observer,
+    cancel: &Cancel,
+) -> Result<RunReport, RunError> {
+    let announcer = Announcer::new(observer);
+    let result = run(config, &announcer, cancel);
+    announcer.tell(Event::End(Box::new(report::end(&result))));
+    result
 }
 
-/// Why a run could not begin or go on.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum RunError {
-    #[error("the model: {0}")]
-    ModelConfig(#[from] ConfigError),
-    #[error("the model: {0}")]
-    Weights(#[from] garden_model::checkpoint::CheckpointError),
-    #[error("{0}")]
-    Lora(#[from] LoraError),
-    #[error("the adapter: {0}")]
-    Adapter(#[from] AdapterError),
-    #[error(
-        "--adapter {} holds {there} layers, not the {chosen} that its target_modules choose: train it further with the tool \
-         that made it, or start without it",
-        dir.display()
-    )]
-    AdapterLayers { dir: PathBuf, there: usize, chosen: usize },
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(transparent)]
-    Limit(#[from] LimitTooLow),
-    #[error(transparent)]
-    Data(#[from] DataError),
-    #[error("the model's processor: {0}")]
-    Processor(#[from] ProcessorError),
-    #[error("the model's tokenizer: {0}")]
-    Encoder(#[from] EncoderError),
-    #[error("--eval-split holds out {}: nothing is left to train on", part(*held_out, *rows, "row"))]
-    NothingLeft { held_out: u64, rows: u64 },
-    #[error(
-        "--eval-split holds out {} and none of the others can be used: nothing is left to train on; hold out fewer",
-        part(*held_out, *rows, "row")
-    )]
-    NothingUsableLeft { held_out: u64, rows: u64 },
-    #[error(
-        "{} be used: {too_long} longer than --max-seq-length, {no_label} without \
-         anything to learn, {bad} bad; hold out more",
-        none_can(*rows, "that --eval-split holds out")
-    )]
-    NoUsableEvaluation { rows: u64, too_long: u64, no_label: u64, bad: u64 },
-    #[error(
-        "{} to train on {} bad, more than the {percent}% that may be skipped, such as {first}; mend bad rows (`dataset \
-         check` lists them) or raise --max-bad-rows",
-        part(*bad, *rows, "row"),
-        verb(*bad, ["is", "are"])
-    )]
-    TooManyBadRows { bad: u64, rows: u64, percent: f64, first: String },
-    #[error(
-        "{} {} bad, such as {first}; mend bad rows (`dataset check` lists them) or use --on-bad-row skip",
-        part(*bad, *rows, "row"),
-        verb(*bad, ["is", "are"])
-    )]
-    BadRows { bad: u64, rows: u64, first: String },
-    #[error(
-        "{} {} more than --max-seq-length {limit} tokens, {longest}; or leave long rows out with --on-long-row drop",
-        part(*too_long, *rows, "row"),
-        verb(*too_long, ["has", "have"])
-    )]
-    LongRows { too_long: u64, rows: u64, limit: usize, longest: Longest },
-    #[error("{} be used: {reasons}", none_can(*rows, &format!("of {dataset}")))]
-    NoUsableRow { dataset: String, rows: u64, reasons: String },
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    #[error(transparent)]
-    Resume(#[from] ResumeError),
-    #[error("another run is at work in {}: wait for its end, or choose another --output-dir", dir.display())]
-    Busy { dir: PathBuf },
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{0}")]
-    Other(BoxError),
-}
-
-impl RunError {
-    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |source| Self::Io { path, source }
-    }
-}
-
-/// Trains, or goes on training.
-pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
-    // What comes and goes, a checkpoint's buffers or an image, must leave no level behind.
-    garden_engine::return_large_pieces();
-    let screen = Screen::new(config.log_format, config.quiet);
-    let base = hub::model_folder(&config.base_model, &screen)?;
+fn run(config: &RunConfig, announcer: &Announcer<'_>, cancel: &Cancel) -> Result<RunReport, RunError> {
+    let base = hub::model_folder(&config.base_model, announcer)?;
     output::check(config, &base)?;
     let output = &config.output_dir;
     let _lock = FolderLock::take(output)?;
     let store = CheckpointStore::open(output)?;
     let identity = RunIdentity::of(config, &base)?;
     // What cannot be gone on from is refused before rows are read and weights are loaded.
-    let checkpoint = resume::choose(&config.resume, &store, output, &identity, &screen)?;
-    let mut data = data::open(config, &base, &screen)?;
-    let run = Run { config, screen: &screen, store, identity };
+    let checkpoint = resume::choose(&config.resume, &store, output, &identity, announcer)?;
+    let mut data = data::open(config, &base, announcer)?;
+    let run = Run { config, announcer, store, identity };
     if let Some(checkpoint) = &checkpoint {
         if let Some(end) = run.finished(&data, checkpoint)? {
-            let more = match end {
-                End::Steps => "with more --epochs or --max-steps",
-                End::Patience => "with a larger --early-stopping-patience",
-            };
-            screen.line(&format!(
-                "already finished at step {}: nothing was done; {more} it goes on",
-                checkpoint.step
-            ));
-            return Ok(Ended::Done);
+            return RunReport::already(end, output, checkpoint);
         }
-        screen.line(&format!("continuing from {}", checkpoint.path.display()));
+        announcer.tell(Event::Resumed(checkpoint.into()));
     }
-    let waiting = screen.waiting("loading the model");
-    let mut model = VisionModel::load(config, &base, &data.load, |_| {})?;
-    let loading = waiting.done();
-    let (trained, all) = model.parameters();
-    let share = 100.0 * trained as f64 / all as f64;
-    let what = if config.method == Method::Full { "all weights" } else { "LoRA" };
-    screen.line(&format!(
-        "model: {} ({} parameters), {what}: {} trained ({share:.2} %), loaded in {loading:.1} s",
-        config.base_model,
-        grouped(all),
-        grouped(trained)
-    ));
-    data.describe().iter().for_each(|line| screen.line(line));
-    data.warning().iter().for_each(|warning| screen.note(warning));
-    // Listens until the results are written: a second signal tells which checkpoint is the last, whenever it comes.
-    let mut interrupts = Interrupts::listen(&screen, checkpoint.as_ref().map(|last| last.path.as_path()))
-        .map_err(RunError::io("signals"))?;
-    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref(), &mut interrupts)?;
+    announcer.tell(Event::RowsSurveyed(Box::new(data.describe())));
+    data.warning().into_iter().for_each(|warning| announcer.note(Topic::SharedRows, warning));
+    if cancel.is_cancelled() {
+        return Ok(RunReport::cancelled_early(output, checkpoint));
+    }
+    let mut model = run.load(&base, &data)?;
+    if cancel.is_cancelled() {
+        return Ok(RunReport::cancelled_early(output, checkpoint));
+    }
+    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref(), cancel)?;
     run.finish(&model, &data, &base, &outcome, &memory)?;
-    Ok(run.say_end(&outcome, &memory))
+    Ok(RunReport::of(output, outcome, memory))
 }
 
 /// A run in progress.
-struct Run<'a> {
+struct Run<'a, 'o> {
     config: &'a RunConfig,
-    screen: &'a Screen,
+    announcer: &'a Announcer<'o>,
     store: CheckpointStore,
     identity: RunIdentity,
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     fn trainer_settings(&self, data: &RunData) -> TrainerSettings {
         TrainerSettings { data_fingerprint: data.fingerprint, ..self.config.trainer() }
     }
@@ -217,49 +108,60 @@ impl Run<'_> {
         Ok(end.filter(|_| finish::is_delivered(&self.config.output_dir, checkpoint.step)))
     }
 
+    /// Loads the model and tells what it is and what it will need.
+    fn load(&self, base: &Path, data: &RunData) -> Result<VisionModel, RunError> {
+        let config = self.config;
+        let begun = Instant::now();
+        let loading = self.announcer.loading();
+        let model = VisionModel::load(config, base, &data.load, |share| loading.advance_to(share));
+        drop(loading);
+        let model = model?;
+        let (trained_parameters, parameters) = model.parameters();
+        self.announcer.tell(Event::ModelLoaded(ModelLoaded {
+            base_model: config.base_model.clone(),
+            method: config.method,
+            parameters,
+            trained_parameters,
+            seconds: begun.elapsed().as_secs_f64(),
+        }));
+        self.announcer.tell(Event::Plan(plan_event(model.plan())));
+        Ok(model)
+    }
+
     fn train(
         &self,
         model: &mut VisionModel,
         data: &mut RunData,
         checkpoint: Option<&Checkpoint>,
-        interrupts: &mut Interrupts,
+        cancel: &Cancel,
     ) -> Result<(Outcome, MemorySummary), RunError> {
-        let config = self.config;
+        let (config, announcer) = (self.config, self.announcer);
         let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
         let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
         let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
-        self.screen.line(&format!(
-            "steps: {steps} of {batch_size} x {} rows, {steps_per_epoch} an epoch",
-            config.accumulation
-        ));
+        let steps = StepsOfRun { steps_per_epoch, batch_size, accumulation: config.accumulation };
         let facts = RunFacts {
             dataset_size: Some(rows),
             samples_per_step: Some(batch_size * config.accumulation),
             ..RunFacts::default()
         };
         let plan = model.plan().total() as u64;
-        let usage = model.usage();
-        let mut monitor = MemoryMonitor::start(
-            config.memory.clone(),
-            facts,
-            Some(plan),
-            &config.output_dir,
-            self.screen,
-            Box::new(move || usage.get()),
-        )
-        .map_err(RunError::Other)?;
-        let mut loggers =
-            Loggers::new(&config.output_dir, &config.report_to, self.flat_settings(), self.screen);
-        let mut display = ProgressDisplay::new(self.screen);
+        let output = &config.output_dir;
+        let mut monitor =
+            MemoryMonitor::start(config.memory.clone(), facts, plan, output, announcer, model.usage())
+                .map_err(RunError::Other)?;
+        let mut loggers = Loggers::new(output, &config.report_to, self.flat_settings(), announcer);
         let mut selective = SelectiveLog::new(data.training.selective_statistics());
         let mut early = config.early_stopping_patience.map(EarlyStopping::new);
+        let mut cancel = cancel.clone();
+        let mut teller = Teller::new(announcer, output, steps);
         // The monitor comes first: what it adds to a log entry is there for the others.
         let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
         callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
-        callbacks.push(interrupts);
+        callbacks.push(&mut cancel);
         callbacks.push(&mut loggers);
-        callbacks.push(&mut display);
+        callbacks.push(&mut teller);
         let evaluation = data.evaluation.as_mut();
         let store = self.store.clone();
         let mut trainer =
@@ -279,7 +181,7 @@ impl Run<'_> {
         let checkpoints = self.store.list().unwrap_or_default();
         let Some(last) = checkpoints.iter().rfind(|checkpoint| checkpoint.step <= step) else { return };
         if let Err(error) = self.identity.divergence(step, what).mark(&last.path) {
-            self.screen.note(&format!("{}: {error}", last.path.display()));
+            self.announcer.note(Topic::Checkpoint, format!("{}: {error}", last.path.display()));
         }
     }
 
@@ -291,27 +193,15 @@ impl Run<'_> {
         }
         flat
     }
+}
 
-    /// Says how the run ended. The last line is the verdict on a run that is over, and for one that can go on from which checkpoint.
-    fn say_end(&self, outcome: &Outcome, memory: &MemorySummary) -> Ended {
-        if outcome.stopped == Some(StopReason::EarlyStopping) {
-            let best = outcome.state.best_global_step.unwrap_or_default();
-            self.screen.line(&format!("stopped early: the best evaluation was at step {best}"));
-        }
-        self.screen.line(&memory.line);
-        let checkpoint = outcome.checkpoint.path.display();
-        let again = format!("wrote {checkpoint}, the same command goes on from there");
-        match &outcome.stopped {
-            None | Some(StopReason::EarlyStopping) => Ended::Done,
-            Some(StopReason::MemoryLimit(reason)) => {
-                self.screen.note(&format!("stopped at a memory limit: {reason}; {again}"));
-                Ended::AtMemoryLimit
-            }
-            Some(StopReason::Interrupted) => {
-                self.screen.note(&format!("interrupted; {again}"));
-                Ended::Interrupted
-            }
-        }
+fn plan_event(plan: &MemoryPlan) -> events::Plan {
+    let part = |(name, bytes): (&str, usize)| PlanPart { name: name.to_owned(), bytes: bytes as u64 };
+    events::Plan {
+        total_bytes: plan.total() as u64,
+        parts: plan.parts().into_iter().map(part).collect(),
+        blocks: plan.blocks as u64,
+        recomputed_blocks: plan.recomputed_blocks as u64,
     }
 }
 

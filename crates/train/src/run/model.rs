@@ -1,13 +1,13 @@
 //! The model behind the trainer's interface.
 //!
-//! In come batches of the loader; out come sums and gradients from one planned arena. What is trained is written as a PEFT adapter, or as a
-//! whole model where all weights are trained, and read back only if every tensor fits.
+//! Takes batches of the loader and gives sums and gradients from one planned arena. What is trained is written as a PEFT
+//! adapter, or as a whole model where all weights are trained, and is read back only if every tensor fits.
 
 use super::RunError;
 use crate::{
     config::{Method, RunConfig},
     merge::{copy_companions, write_config},
-    monitor::TensorMemory,
+    monitor::{TensorMemory, TensorUsage},
     plan::{Load, Source, check_limit, plan, room},
     trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
 };
@@ -20,11 +20,7 @@ use garden_model::{
     tensor_file::{Dtype, TensorSpec, TensorWriter},
     weights::read_matrix,
 };
-use std::{
-    cell::Cell,
-    path::{Path, PathBuf},
-    rc::Rc,
-};
+use std::path::{Path, PathBuf};
 
 /// A model, its arena, and where it came from.
 pub struct VisionModel {
@@ -33,7 +29,7 @@ pub struct VisionModel {
     grids: Vec<Grid>,
     base: PathBuf,
     base_name: String,
-    usage: Rc<Cell<TensorMemory>>,
+    usage: TensorUsage,
     plan: MemoryPlan,
 }
 
@@ -76,7 +72,7 @@ impl VisionModel {
     }
 
     /// What the arena held at the fullest moment of the last step, readable while the trainer has the model.
-    pub fn usage(&self) -> Rc<Cell<TensorMemory>> {
+    pub fn usage(&self) -> TensorUsage {
         self.usage.clone()
     }
 
@@ -245,7 +241,7 @@ impl VisionModel {
     }
 }
 
-/// What differs between the settings of a checkpoint's adapter and this run's, by the names of their flags.
+/// What differs between the settings of a checkpoint's adapter and this run's, by their names.
 fn differing_settings(then: &LoraSettings, now: &LoraSettings) -> String {
     let fields = |lora: &LoraSettings| {
         [
@@ -257,6 +253,6 @@ fn differing_settings(then: &LoraSettings, now: &LoraSettings) -> String {
         ]
     };
     let pairs = fields(then).into_iter().zip(fields(now)).filter(|(then, now)| then != now);
-    let said = pairs.map(|((name, then), (_, now))| format!("--{name} was {then}, now {now}"));
+    let said = pairs.map(|((name, then), (_, now))| format!("{name} was {then}, now {now}"));
     said.collect::<Vec<_>>().join(", ")
 }

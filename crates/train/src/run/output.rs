@@ -26,7 +26,7 @@ const LOGS: [&str; 3] = ["log", "out", "err"];
 pub enum OutputError {
     /// It belongs to what the run is made from.
     #[error(
-        "--output-dir {} {} {what} ({}): {harm}; choose a new folder elsewhere",
+        "the output folder {} {} {what} ({}): {harm}; choose a new folder elsewhere",
         output.display(), overlap.words(), source_folder.display()
     )]
     Overlap {
@@ -43,7 +43,7 @@ pub enum OutputError {
     },
     /// It holds something that no run wrote.
     #[error(
-        "--output-dir {} holds {file}, which no run wrote: choose a new or empty folder, or the folder of a run to continue",
+        "the output folder {} holds {file}, which no run wrote: choose a new or empty folder, or the folder of a run to continue",
         output.display()
     )]
     Foreign {
@@ -54,7 +54,7 @@ pub enum OutputError {
     },
     /// It holds weights that would be mixed with the run's.
     #[error(
-        "--output-dir {} holds {file}, which does not belong to a run with --method {}: loaders would mix the two; \
+        "the output folder {} holds {file}, which does not belong to a run with method {}: loaders would mix the two; \
          choose another folder",
         output.display(), if *method == Method::Full { "full" } else { "lora" }
     )]
@@ -67,7 +67,7 @@ pub enum OutputError {
         method: Method,
     },
     /// It is no folder.
-    #[error("--output-dir {} is a file: choose a new folder", .0.display())]
+    #[error("the output folder {} is a file: choose a new folder", .0.display())]
     File(PathBuf),
 }
 

@@ -1,7 +1,9 @@
-//! Whoever wants to follow a run: the memory monitor, the screen, the loggers, early stopping.
+//! The parts of a run that act on its steps: the memory monitor, the loggers, early stopping, the observer's teller.
 //!
-//! In come the events of a run in order; a callback may ask for a checkpoint or for the end, and may add numbers to a log
-//! entry before others see it. An error of a callback ends the run: a logger that may fail without harm handles that itself.
+//! A callback is told what happens in order. It may ask for a checkpoint or for the end, and may add numbers to a log entry
+//! before others see it. Its error ends the run: a logger that may fail without harm handles that itself.
+
+use crate::events::Note;
 
 use super::{
     model::{BatchSums, BoxError},
@@ -16,8 +18,8 @@ pub enum StopReason {
     EarlyStopping,
     /// A memory limit is near; the message says which and how near.
     MemoryLimit(String),
-    /// The user or the system asked for it.
-    Interrupted,
+    /// Somebody asked for it.
+    Cancelled,
 }
 
 /// What callbacks ask of the trainer.
@@ -32,7 +34,7 @@ pub struct Control {
 impl Control {
     /// Whether the run ends now, and leaves what is still due to whoever resumes it.
     pub fn must_end(&self) -> bool {
-        matches!(self.stop, Some(StopReason::Interrupted | StopReason::MemoryLimit(_)))
+        matches!(self.stop, Some(StopReason::Cancelled | StopReason::MemoryLimit(_)))
     }
 }
 
@@ -105,7 +107,7 @@ pub trait Callback {
     }
 
     /// Something went wrong that the run can do without.
-    fn on_note(&mut self, note: &str) -> Result<(), BoxError> {
+    fn on_note(&mut self, note: &Note) -> Result<(), BoxError> {
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! must end at once does not wait for an evaluation: one that was due and is missing is made up for when the run goes on.
 
 use super::{BatchSource, BatchSums, BoxError, Control, Position, TrainError, TrainableModel, Trainer};
+use crate::events::{Note, Topic};
 use garden_memory::units::counted;
 use std::{collections::BTreeMap, time::Instant};
 
@@ -76,11 +77,12 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             self.progress.evaluated_tokens = Some(sums.label_tokens);
             return Ok(true);
         }
-        let note = format!(
+        let text = format!(
             "this evaluation has {} in {}, an earlier one had {most}: it cannot be the best",
             counted(sums.label_tokens, "label token"),
             counted(sums.rows, "row")
         );
+        let note = Note { topic: Topic::Evaluation, text };
         self.tell(|callback, _| callback.on_note(&note))?;
         Ok(false)
     }

@@ -117,8 +117,8 @@ pub enum TrainError {
     },
     /// A loss or gradient is infinite or not a number.
     #[error(
-        "step {step}: the {what} is {value}: training diverged; lower --learning-rate, add --warmup-steps, or check the \
-         rows of this step. Every checkpoint written before it is finite"
+        "step {step}: the {what} is {value}: training diverged, by its learning rate or by the rows of this step. Every \
+         checkpoint written before it is finite"
     )]
     Diverged {
         /// The optimizer step, from 1.
@@ -130,8 +130,7 @@ pub enum TrainError {
     },
     /// A trained value or a moment of the optimizer is infinite or not a number.
     #[error(
-        "step {step}: {tensor} holds values that are not finite: training diverged; lower --learning-rate or add \
-         --warmup-steps. No checkpoint was written of it"
+        "step {step}: {tensor} holds values that are not finite: training diverged. No checkpoint was written of it"
     )]
     NotFinite {
         /// The optimizer step, from 1.

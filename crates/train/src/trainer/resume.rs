@@ -6,6 +6,7 @@
 use super::{BatchSource, Position, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
+    events::{Note, Topic},
     optimizer::StateSlice,
 };
 use serde::{Deserialize, Serialize};
@@ -87,8 +88,9 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         if let Some(limit) = self.settings.save_limit {
             let pruned = self.checkpoints.prune(limit, self.state.best_global_step, step);
             if let Err(error) = pruned {
-                let note =
+                let text =
                     format!("an old checkpoint could not be removed ({error}); trying again at the next one");
+                let note = Note { topic: Topic::Checkpoint, text };
                 self.tell(|callback, _| callback.on_note(&note))?;
             }
         }
@@ -199,7 +201,7 @@ fn check_same_rows(
 ) -> Result<(), CheckpointError> {
     let differs = if progress.seed != settings.seed {
         format!(
-            "was made with --seed {}, this run has {}: the order of rows would differ",
+            "was made with seed {}, this run has {}: the order of rows would differ",
             progress.seed, settings.seed
         )
     } else if progress.data_fingerprint != settings.data_fingerprint {

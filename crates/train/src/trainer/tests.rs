@@ -297,7 +297,7 @@ fn another_seed_does_not_continue_a_run() {
     train(dir.path(), settings(), &mut ToyData::new(20, 4), None, vec![]).unwrap();
     let other = TrainerSettings { seed: 2, ..settings() };
     let error = train(dir.path(), other, &mut ToyData::new(20, 4), None, vec![]).err().unwrap();
-    assert!(error.to_string().contains("--seed 1, this run has 2"), "{error}");
+    assert!(error.to_string().contains("seed 1, this run has 2"), "{error}");
 }
 
 #[test]
@@ -382,7 +382,7 @@ impl Callback for Impatient {
         control: &mut Control,
     ) -> Result<(), BoxError> {
         if self.at_step == Some(state.global_step) {
-            control.stop = Some(StopReason::Interrupted);
+            control.stop = Some(StopReason::Cancelled);
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Callback for Impatient {
         if let Some(left) = &mut self.at_batch {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                control.stop = Some(StopReason::Interrupted);
+                control.stop = Some(StopReason::Cancelled);
             }
         }
         Ok(())
@@ -413,7 +413,7 @@ fn an_interrupt_does_not_wait_for_an_evaluation_and_the_next_run_makes_up_for_it
         {
             let dir = tempfile::tempdir().unwrap();
             let (_, first) = run(dir.path(), Some(&mut Impatient { at_step, at_batch }), evaluate);
-            assert_eq!(first.stopped, Some(StopReason::Interrupted));
+            assert_eq!(first.stopped, Some(StopReason::Cancelled));
             let last = first.state.log_history.iter().rfind(|entry| entry.values.contains_key("eval_loss"));
             assert_ne!(last.map(|entry| entry.step), Some(first.state.global_step), "it was waited for");
             let (model, outcome) = run(dir.path(), None, evaluate);
@@ -546,8 +546,8 @@ impl Callback for Obstacle {
             "",
         )?)
     }
-    fn on_note(&mut self, note: &str) -> Result<(), BoxError> {
-        self.notes.push(note.to_owned());
+    fn on_note(&mut self, note: &crate::events::Note) -> Result<(), BoxError> {
+        self.notes.push(note.text.clone());
         Ok(())
     }
 }

@@ -5,11 +5,9 @@
 //! the last. A hangup never counts as the second: a terminal that is closed sends several, by its shell and by the kernel.
 //! Where hangups were ignored when the program started (`nohup`), they stay ignored.
 
-use crate::{
-    screen::Screen,
-    trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState},
-};
+use super::screen::Lines;
 use garden_memory::supervise::heeded;
+use garden_train::Cancel;
 use signal_hook::{
     SigId,
     consts::{SIGHUP, TERM_SIGNALS},
@@ -20,10 +18,7 @@ use signal_hook::{
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     thread,
 };
 
@@ -33,7 +28,6 @@ static BACK_TO_DEFAULT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
 /// Turns signals into the end of a run, for as long as it lives.
 pub struct Interrupts {
-    asked: Arc<AtomicBool>,
     last_checkpoint: Arc<Mutex<Option<PathBuf>>>,
     heard: Vec<i32>,
     registered: Vec<SigId>,
@@ -42,29 +36,27 @@ pub struct Interrupts {
 
 impl Interrupts {
     /// Listens from now on; the run goes on from `checkpoint`, if from any.
-    pub fn listen(screen: &Screen, checkpoint: Option<&Path>) -> io::Result<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
+    pub fn listen(lines: &Lines, cancel: &Cancel, checkpoint: Option<&Path>) -> io::Result<Self> {
         let last_checkpoint = Arc::new(Mutex::new(checkpoint.map(Path::to_owned)));
         let heard: Vec<i32> = TERM_SIGNALS.iter().copied().chain(heeded([SIGHUP])).collect();
-        let registered = heard.iter().map(|signal| flag::register(*signal, asked.clone()));
+        let registered = heard.iter().map(|signal| flag::register(*signal, cancel.flag()));
         let registered = registered.collect::<io::Result<_>>()?;
         let mut signals = Signals::new(TERM_SIGNALS)?;
         let watcher = signals.handle();
-        let (screen, last) = (screen.clone(), last_checkpoint.clone());
+        let (lines, last) = (lines.clone(), last_checkpoint.clone());
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever().skip(1) {
-                screen.note(&at_once(whole(&last).as_deref()));
+                lines.last_words(&at_once(whole(&last).as_deref()));
                 let _ = emulate_default_handler(signal);
             }
         })?;
         stop_heeding(&mut whole(&BACK_TO_DEFAULT));
-        Ok(Self { asked, last_checkpoint, heard, registered, watcher })
+        Ok(Self { last_checkpoint, heard, registered, watcher })
     }
 
-    fn look(&self, control: &mut Control) {
-        if self.asked.load(Ordering::Relaxed) && !control.must_end() {
-            control.stop = Some(StopReason::Interrupted);
-        }
+    /// This checkpoint is the last by now.
+    pub fn saved(&self, checkpoint: &Path) {
+        *whole(&self.last_checkpoint) = Some(checkpoint.to_owned());
     }
 }
 
@@ -97,41 +89,23 @@ impl Drop for Interrupts {
     }
 }
 
-impl Callback for Interrupts {
-    fn on_step_end(
-        &mut self,
-        _: &TrainerState,
-        _: &StepFacts,
-        control: &mut Control,
-    ) -> Result<(), BoxError> {
-        self.look(control);
-        Ok(())
-    }
-
-    fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
-        self.look(control);
-        Ok(())
-    }
-
-    fn on_save(&mut self, _: &TrainerState, checkpoint: &Path) -> Result<(), BoxError> {
-        *whole(&self.last_checkpoint) = Some(checkpoint.to_owned());
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LogFormat;
+    use crate::flags::LogFormat;
 
     /// Set in a process that is to be interrupted twice.
     const CHILD: &str = "GARDEN_TEST_INTERRUPTED_TWICE";
     const LAST: &str = "out/checkpoint-7";
 
+    fn lines() -> Lines {
+        Lines::new(LogFormat::Text, false)
+    }
+
     /// What the child does: it is interrupted, goes on as if in a long step, is interrupted again, and never comes to its end.
     fn be_interrupted_twice() {
-        let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, false), None).unwrap();
-        interrupts.on_save(&TrainerState::default(), Path::new(LAST)).unwrap();
+        let interrupts = Interrupts::listen(&lines(), &Cancel::default(), None).unwrap();
+        interrupts.saved(Path::new(LAST));
         let interrupt = || signal_hook::low_level::raise(signal_hook::consts::SIGINT).unwrap();
         interrupt();
         // The two must not arrive as one: the first is seen when the next one is.
@@ -147,7 +121,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             be_interrupted_twice();
         }
-        let name = "interrupt::tests::a_second_signal_ends_the_process_and_says_which_checkpoint_is_the_last";
+        let name = "train_vision::interrupts::tests::a_second_signal_ends_the_process_and_says_which_checkpoint_is_the_last";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let ended = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
         assert_eq!(ended.status.signal(), Some(signal_hook::consts::SIGINT), "by the signal: 130 in a shell");
@@ -163,18 +137,16 @@ mod tests {
     #[test]
     fn hangups_end_the_run_after_the_step_however_many_come() {
         if std::env::var_os(HUNG_UP).is_some() {
-            let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, true), None).unwrap();
+            let cancel = Cancel::default();
+            let _interrupts = Interrupts::listen(&lines(), &cancel, None).unwrap();
             for _ in 0..5 {
                 signal_hook::low_level::raise(SIGHUP).unwrap();
                 // They must not arrive as one.
                 thread::sleep(std::time::Duration::from_millis(20));
             }
-            let mut control = Control::default();
-            interrupts.on_step_end(&TrainerState::default(), &StepFacts::default(), &mut control).unwrap();
-            let stops = control.stop == Some(StopReason::Interrupted);
-            std::process::exit(if stops { STOPS_AFTER_THE_STEP } else { 1 });
+            std::process::exit(if cancel.is_cancelled() { STOPS_AFTER_THE_STEP } else { 1 });
         }
-        let name = "interrupt::tests::hangups_end_the_run_after_the_step_however_many_come";
+        let name = "train_vision::interrupts::tests::hangups_end_the_run_after_the_step_however_many_come";
         // Whoever runs the tests may ignore hangups.
         let mut child = std::process::Command::new("env");
         child.arg("--default-signal=HUP").arg(std::env::current_exe().unwrap()).args([name, "--exact"]);
@@ -182,16 +154,42 @@ mod tests {
         assert_eq!(ended.status.code(), Some(STOPS_AFTER_THE_STEP), "{:?}", ended.status);
     }
 
+    /// Set in a process with two runs, each of which is interrupted.
+    const TWO_RUNS: &str = "GARDEN_TEST_TWO_RUNS";
+    const HEARD_BOTH: i32 = 8;
+
     #[test]
-    fn a_signal_ends_the_run_after_the_step() {
-        let mut interrupts = Interrupts::listen(&Screen::new(LogFormat::Text, true), None).unwrap();
-        let mut after_a_step = || {
-            let mut control = Control::default();
-            interrupts.on_step_end(&TrainerState::default(), &StepFacts::default(), &mut control).unwrap();
-            control.stop
-        };
-        assert_eq!(after_a_step(), None);
-        signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
-        assert_eq!(after_a_step(), Some(StopReason::Interrupted));
+    fn the_run_after_an_interrupted_one_hears_signals_too() {
+        if std::env::var_os(TWO_RUNS).is_some() {
+            for _ in 0..2 {
+                let cancel = Cancel::default();
+                let _interrupts = Interrupts::listen(&lines(), &cancel, None).unwrap();
+                assert!(!cancel.is_cancelled(), "the run before is not this one's business");
+                signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
+                assert!(cancel.is_cancelled());
+            }
+            std::process::exit(HEARD_BOTH);
+        }
+        let name = "train_vision::interrupts::tests::the_run_after_an_interrupted_one_hears_signals_too";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args([name, "--exact", "--nocapture"]).env(TWO_RUNS, "1").output().unwrap();
+        assert_eq!(ended.status.code(), Some(HEARD_BOTH), "{ended:?}");
+    }
+
+    /// Set in a process that is interrupted when its run is over.
+    const AFTERWARDS: &str = "GARDEN_TEST_AFTERWARDS";
+
+    #[test]
+    fn after_a_run_a_signal_ends_the_process_again() {
+        use std::os::unix::process::ExitStatusExt;
+        if std::env::var_os(AFTERWARDS).is_some() {
+            drop(Interrupts::listen(&lines(), &Cancel::default(), None).unwrap());
+            signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
+            std::process::exit(0);
+        }
+        let name = "train_vision::interrupts::tests::after_a_run_a_signal_ends_the_process_again";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args([name, "--exact", "--nocapture"]).env(AFTERWARDS, "1").output().unwrap();
+        assert_eq!(ended.status.signal(), Some(signal_hook::consts::SIGTERM), "{ended:?}");
     }
 }

@@ -1,11 +1,24 @@
 //! `model-garden train-vision`.
 
-use crate::{errors::AsJson, exit, flags::RunFlags};
+mod interrupts;
+mod observer;
+mod screen;
+mod words;
+
+pub use observer::{Terminal, supervised};
+pub use screen::Lines;
+
+use crate::{
+    errors::AsJson,
+    exit,
+    flags::{DisplayOptions, LogFormat, RunFlags},
+};
 use anyhow::{Error, Result};
 use garden_train::{
-    Isa,
-    config::{LogFormat, RunConfig},
-    run::{self, Ended},
+    Isa, RunReport,
+    config::{RunConfig, TrainOptions},
+    events::EndReason,
+    train,
 };
 use std::process::ExitCode;
 
@@ -32,21 +45,24 @@ pub struct Args {
 /// Trains.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
-    let mut options = args.run.options().map_err(|error| in_format(error, asked))?;
+    let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked))?;
     // An empty name is what a shell makes of a variable that is not set.
     options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
     options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
-    let format = options.log_format;
-    train(RunConfig::resolve(options).map_err(Error::from)).map_err(|error| in_format(error, format))
+    let report = checked_run(options, display).map_err(|error| in_format(error, display.log_format))?;
+    Ok(match report.reason {
+        EndReason::MemoryLimit => ExitCode::from(exit::AT_LIMIT),
+        EndReason::Cancelled => ExitCode::from(exit::INTERRUPTED),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
-fn train(config: Result<RunConfig>) -> Result<ExitCode> {
+fn checked_run(options: TrainOptions, display: DisplayOptions) -> Result<RunReport> {
+    let config = RunConfig::resolve(options);
     Isa::check()?;
-    Ok(match run::train(&config?)? {
-        Ended::Done => ExitCode::SUCCESS,
-        Ended::AtMemoryLimit => ExitCode::from(exit::AT_LIMIT),
-        Ended::Interrupted => ExitCode::from(exit::INTERRUPTED),
-    })
+    let config = config?;
+    let lines = Lines::new(display.log_format.unwrap_or_default(), display.quiet.unwrap_or_default());
+    supervised(lines, |observer, cancel| Ok(train(&config, observer, cancel)?))
 }
 
 /// Who reads lines of JSON reads errors so too.

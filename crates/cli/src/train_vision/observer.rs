@@ -1,0 +1,61 @@
+//! The terminal's side of a run: what is drawn, and what Ctrl-C does.
+//!
+//! Takes the events of a run. Draws them, and listens to signals from the first step on until the run is over: before it, a
+//! signal ends the process at once, as nothing could be lost.
+
+use super::{
+    interrupts::Interrupts,
+    screen::{Lines, Screen},
+};
+use anyhow::Result;
+use garden_train::{
+    Cancel, Observer,
+    events::{CheckpointPlace, Event},
+};
+use std::path::PathBuf;
+
+/// Draws a run and turns signals into a request to end it.
+pub struct Terminal {
+    lines: Lines,
+    screen: Screen,
+    cancel: Cancel,
+    checkpoint: Option<PathBuf>,
+    interrupts: Option<Interrupts>,
+}
+
+/// Runs `work` with the terminal as its observer. Large pieces of memory go back to the system while it runs and after: what
+/// comes and goes, a checkpoint's buffers or an image, must leave no level behind.
+pub fn supervised<T>(lines: Lines, work: impl FnOnce(&mut Terminal, &Cancel) -> Result<T>) -> Result<T> {
+    garden_train::return_large_pieces();
+    let cancel = Cancel::default();
+    let screen = Screen::new(lines.clone());
+    let mut terminal = Terminal { lines, screen, cancel: cancel.clone(), checkpoint: None, interrupts: None };
+    work(&mut terminal, &cancel)
+}
+
+impl Observer for Terminal {
+    fn on_event(&mut self, event: &Event) {
+        self.screen.show(event);
+        match event {
+            Event::Resumed(CheckpointPlace { path, .. }) => self.checkpoint = Some(path.clone()),
+            Event::Started(_) => self.listen(),
+            Event::Checkpoint(CheckpointPlace { path, .. }) => {
+                if let Some(interrupts) = &self.interrupts {
+                    interrupts.saved(path);
+                }
+            }
+            // The results are written: a signal may end the process again.
+            Event::End(_) => self.interrupts = None,
+            _ => {}
+        }
+    }
+}
+
+impl Terminal {
+    fn listen(&mut self) {
+        match Interrupts::listen(&self.lines, &self.cancel, self.checkpoint.as_deref()) {
+            Ok(interrupts) => self.interrupts = Some(interrupts),
+            Err(error) => self.lines.text(&format!("Ctrl-C will end the run without a checkpoint: {error}")),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! How the parts of a run reach its observer.
+//!
+//! Takes events, notes and the progress of work from every part, on any thread, and passes them on in order: to the
+//! observer, and to `events.jsonl` once the run has begun to train. A file that cannot be written ends no run.
+
+mod file;
+mod teller;
+
+pub(crate) use teller::{StepsOfRun, Teller};
+
+use crate::events::{Event, Note, Observer, Progress, ProgressUnit, Topic};
+use file::EventFile;
+use garden_data::progress::{self, Unit};
+use std::{
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// The run's side of its observer.
+pub(crate) struct Announcer<'a> {
+    inner: Mutex<Inner<'a>>,
+}
+
+struct Inner<'a> {
+    observer: &'a mut dyn Observer,
+    file: EventFile,
+    work: Option<Work>,
+}
+
+/// Work that goes on.
+struct Work {
+    state: Progress,
+    /// Hundredths of it that were told.
+    told: u64,
+}
+
+impl<'a> Announcer<'a> {
+    pub fn new(observer: &'a mut dyn Observer) -> Self {
+        Self { inner: Mutex::new(Inner { observer, file: EventFile::waiting(), work: None }) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner<'a>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes an event on.
+    pub fn tell(&self, event: Event) {
+        self.inner().tell(event);
+    }
+
+    /// Passes a note on.
+    pub fn note(&self, topic: Topic, text: impl Into<String>) {
+        self.tell(Event::Note(Note { topic, text: text.into() }));
+    }
+
+    /// Writes events to the folder's file from now on, those before first.
+    pub fn begin_file(&self, folder: &Path) {
+        let mut inner = self.inner();
+        let began = inner.file.begin(folder);
+        inner.wrote(began);
+    }
+
+    /// Begins to load the model.
+    pub fn loading(&self) -> Loading<'_, 'a> {
+        self.inner().begin("Loading the model", ProgressUnit::Thousandths, 1000);
+        Loading { announcer: self }
+    }
+}
+
+/// A model that is being loaded, until it is dropped.
+pub(crate) struct Loading<'b, 'a> {
+    announcer: &'b Announcer<'a>,
+}
+
+impl Loading<'_, '_> {
+    /// A share of it, from 0 to 1, is loaded.
+    pub fn advance_to(&self, share: f32) {
+        let done = (1000.0 * share.clamp(0.0, 1.0)) as u64;
+        self.announcer.inner().advance(|state| state.done = done);
+    }
+}
+
+impl Drop for Loading<'_, '_> {
+    fn drop(&mut self) {
+        self.announcer.inner().end();
+    }
+}
+
+impl Inner<'_> {
+    fn tell(&mut self, event: Event) {
+        let written = self.file.add(&event);
+        self.observer.on_event(&event);
+        self.wrote(written);
+    }
+
+    fn wrote(&mut self, written: Result<(), String>) {
+        if let Err(text) = written {
+            self.observer.on_event(&Event::Note(Note { topic: Topic::Logging, text }));
+        }
+    }
+
+    fn begin(&mut self, what: &str, unit: ProgressUnit, total: u64) {
+        let state = Progress { what: what.to_owned(), unit, done: 0, total, ended: false };
+        self.tell(Event::Progress(state.clone()));
+        self.work = Some(Work { state, told: 0 });
+    }
+
+    fn advance(&mut self, advance: impl FnOnce(&mut Progress)) {
+        let Some(work) = &mut self.work else { return };
+        advance(&mut work.state);
+        let hundredths = 100 * work.state.done / work.state.total.max(1);
+        if hundredths > work.told {
+            work.told = hundredths;
+            let event = Event::Progress(work.state.clone());
+            self.tell(event);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.tell(Event::Progress(Progress { ended: true, ..work.state }));
+        }
+    }
+}
+
+impl progress::Progress for Announcer<'_> {
+    fn begin(&self, what: &str, unit: Unit, total: u64) {
+        let unit = match unit {
+            Unit::Bytes => ProgressUnit::Bytes,
+            Unit::Rows => ProgressUnit::Rows,
+        };
+        self.inner().begin(what, unit, total);
+    }
+
+    fn advance(&self, by: u64) {
+        self.inner().advance(|state| state.done += by);
+    }
+
+    fn end(&self) {
+        self.inner().end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use garden_data::progress::Progress as _;
+
+    #[test]
+    fn long_work_is_told_a_hundred_times_at_most() {
+        let mut heard = Vec::new();
+        let mut observer = |event: &Event| {
+            if let Event::Progress(progress) = event {
+                heard.push((progress.done, progress.ended));
+            }
+        };
+        let announcer = Announcer::new(&mut observer);
+        announcer.begin("reading", Unit::Rows, 100_000);
+        (0..100_000).for_each(|_| announcer.advance(1));
+        announcer.end();
+        announcer.end();
+        assert_eq!(heard.len(), 102);
+        assert_eq!([heard[0], heard[1], heard[101]], [(0, false), (1000, false), (100_000, true)]);
+    }
+}

@@ -20,16 +20,15 @@ impl fmt::Display for AsJson {
     }
 }
 
-impl std::error::Error for AsJson {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
-    }
-}
+impl std::error::Error for AsJson {}
 
 /// Prints an error and gives the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    let text = with_causes(error);
-    eprintln!("{}", if error.is::<AsJson>() { json_line(&text) } else { format!("error: {text}") });
+    let line = match error.downcast_ref() {
+        Some(AsJson(error)) => json_line(&with_causes(error)),
+        None => format!("error: {}", with_causes(error)),
+    };
+    eprintln!("{line}");
     ExitCode::from(exit::BAD_INPUT)
 }
 
@@ -96,7 +95,6 @@ mod tests {
         let cause = || anyhow!("no such file");
         assert_eq!(with_causes(&cause().context("run.log: no such file")), "run.log: no such file");
         assert_eq!(with_causes(&cause().context("cannot read run.log")), "cannot read run.log: no such file");
-        assert_eq!(with_causes(&AsJson(cause().context("run.log")).into()), "run.log: no such file");
     }
 
     #[test]

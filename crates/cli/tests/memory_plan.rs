@@ -111,7 +111,9 @@ fn a_plan_above_the_limit_that_its_run_stops_at_does_not_fit() {
         (Some(4), &false.into(), &5_000_000.into())
     );
     let done = plan(&with("5MB"));
-    assert!(done.output.contains("does not fit: ") && done.output.contains(" usable below --memory-limit, "));
+    assert!(
+        done.output.contains("does not fit: ") && done.output.contains(" usable below the memory limit, ")
+    );
     assert_eq!(plan(&with("1GB")).code, Some(0));
     let warned = plan(&[&with("5MB")[..], &["--on-memory-limit", "warn"]].concat());
     assert_eq!(warned.code, Some(0), "a run that is only warned is not stopped there");

@@ -218,7 +218,7 @@ fn an_interrupt_ends_it_after_a_checkpoint() {
     assert!(code == Some(130) || code == Some(0), "{code:?}: {rest:?}");
     if code == Some(130) {
         let last = rest.last().unwrap();
-        assert!(last.contains("interrupted; wrote ") && last.contains("goes on from there"), "{last}");
+        assert!(last.contains("\"reason\":\"cancelled\"") && last.contains("/checkpoint-"), "{last}");
     }
     garden.train("out", &FLAGS);
     assert_same_run(&garden.output("out"), &garden.output("whole"));
@@ -365,7 +365,9 @@ fn a_finished_run_is_left_as_it_is_and_goes_on_with_more_epochs() {
     let changed = [&flags[..], &["--learning-rate", "5e-4", "--log-format", "json"]].concat();
     for flags in [&flags[..], &changed] {
         let again = garden.train("out", flags);
-        assert!(again.errors.contains("already finished at step 2"), "{}", again.errors);
+        let already =
+            ["already finished at step 2", "\"reason\":\"already_finished\",\"message\":null,\"step\":2"];
+        assert!(already.iter().any(|said| again.errors.contains(said)), "{}", again.errors);
         assert!(snapshot(&garden.output("out").0) == before, "nothing was touched");
     }
     // Rows that it was never trained on are not claimed to be.
@@ -458,7 +460,7 @@ fn errors_are_lines_of_json_where_lines_of_json_were_asked_for() {
         let lines: Vec<Value> =
             failed.errors.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
         let last = lines.last().unwrap();
-        assert_eq!(last["level"], "error", "{last}");
+        assert_eq!([&last["event"], &last["reason"]], ["end", "failed"], "{last}");
         last["message"].as_str().unwrap().to_owned()
     };
     let json = ["--log-format", "json"];
@@ -486,7 +488,10 @@ fn images_that_vanish_in_the_middle_of_a_run_do_not_make_its_best_evaluation() {
     let mut run = garden.training("out", &[&evaluation[..], &length].concat());
     let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    lines.find(|line| line.as_ref().unwrap().contains("\"eval_loss\"")).expect("an evaluation").unwrap();
+    lines
+        .find(|line| line.as_ref().unwrap().contains("\"event\":\"evaluation\""))
+        .expect("an evaluation")
+        .unwrap();
     fs::remove_dir_all(format!("{held_out}/images")).unwrap();
     let last: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(child.wait().unwrap().code(), Some(2), "{last:?}");
@@ -495,6 +500,6 @@ fn images_that_vanish_in_the_middle_of_a_run_do_not_make_its_best_evaluation() {
     let state: Value = serde_json::from_str(&out.text(&format!("{newest}/trainer_state.json"))).unwrap();
     assert!(state["best_metric"].as_f64().unwrap() > 0.0, "{}", state["best_metric"]);
     let error = last.last().unwrap();
-    assert!(error.contains("\"level\":\"error\"") && error.contains("can be used"), "{error}");
+    assert!(error.contains("\"reason\":\"failed\"") && error.contains("can be used"), "{error}");
     assert!(!out.exists("adapter_model.safetensors"), "nothing is delivered");
 }

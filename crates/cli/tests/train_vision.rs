@@ -41,7 +41,8 @@ fn a_run_says_what_it_does_and_leaves_what_others_need() {
     let losses = out.series("loss");
     assert!(losses.len() == 3 && losses[2].1 < losses[0].1, "it learns: {losses:?}");
     let [live, peak, buffers] =
-        ["memory_tensors_mb", "memory_tensors_peak_mb", "memory_tensor_buffers"].map(|name| out.series(name));
+        ["memory_tensors_bytes", "memory_tensors_peak_bytes", "memory_tensor_buffers"]
+            .map(|name| out.series(name));
     assert!(live.len() >= 3 && live.iter().zip(&peak).all(|(live, peak)| 0.0 < live.1 && live.1 <= peak.1));
     assert!(buffers.iter().all(|(_, count)| *count > 10.0), "a step has buffers: {buffers:?}");
 }
@@ -66,9 +67,11 @@ fn quiet_is_quiet_and_json_is_json() {
     let lines =
         garden.train("json", &["--max-steps", "2", "--logging-steps", "1", "--log-format", "json"]).errors;
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    assert_eq!(lines.iter().filter(|line| line["loss"].is_f64()).count(), 2);
-    let message = lines.last().unwrap()["message"].as_str().unwrap();
-    assert!(message.starts_with("memory: "), "{message}");
+    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
+    assert_eq!([of("started"), of("step"), of("log"), of("end")], [1, 2, 2, 1]);
+    let last = lines.last().unwrap();
+    assert_eq!(last["reason"], "finished");
+    assert!(last["memory"]["resident_bytes"].as_u64().unwrap() > 1_000_000, "{last}");
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn what_cannot_be_done_is_said_at_once() {
         refused(&flags, "blocks recomputed, the budget is 1000000");
     }
     refused(&["--batch-size", "4294967296"], "--batch-size 4294967296: from 1 to 4096");
-    refused(&["--max-seq-length", "5"], "8 are longer than --max-seq-length");
+    refused(&["--max-seq-length", "5"], "longer than 5 tokens, the longest 48; raise --max-seq-length");
     refused(
         &["--max-seq-length", "5", "--on-long-row", "fail"],
         "8 of 8 rows have more than --max-seq-length 5 tokens, the longest ",

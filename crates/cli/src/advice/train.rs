@@ -1,12 +1,13 @@
 //! Advice about the errors and notes of `garden-train`.
 
 use super::Advice;
+use garden_memory::ByteSize;
 use garden_train::{
     checkpoint::CheckpointError,
     config::ConfigError,
     events::Topic,
     plan::LimitTooLow,
-    resume::{Change, ResumeError},
+    resume::ResumeError,
     run::{Longest, OutputError, RunError, Unusable},
     schedule::ScheduleError,
     trainer::TrainError,
@@ -17,8 +18,13 @@ const OTHER_FOLDER: &str = "--output-dir names another folder";
 
 /// What the command line adds to an error of `garden-train`.
 pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
-    if let Some(error) = error.downcast_ref::<ConfigError>() {
-        return Some(Advice::Instead(with_flags(error)));
+    let instead = None
+        .or_else(|| error.downcast_ref().map(with_flags))
+        .or_else(|| error.downcast_ref().map(with_output_flag))
+        .or_else(|| error.downcast_ref().map(with_limit_flag))
+        .or_else(|| error.downcast_ref().and_then(with_changed_flags));
+    if let Some(instead) = instead {
+        return Some(Advice::Instead(instead));
     }
     if let Some(inner) = inside(error) {
         return super::about(inner);
@@ -27,9 +33,7 @@ pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
         .or_else(|| error.downcast_ref().and_then(about_run))
         .or_else(|| error.downcast_ref().and_then(about_training))
         .or_else(|| error.downcast_ref().and_then(about_resuming))
-        .or_else(|| error.downcast_ref().map(about_limit))
         .or_else(|| error.downcast_ref().map(about_schedule))
-        .or_else(|| error.downcast_ref().map(about_output))
         .or_else(|| error.downcast_ref().and_then(about_checkpoint));
     also.map(Advice::Also)
 }
@@ -94,6 +98,34 @@ fn with_flags(error: &ConfigError) -> String {
     }
 }
 
+/// An output folder that is refused, by the flag that names it.
+fn with_output_flag(error: &OutputError) -> String {
+    error.to_string().replacen("the output folder ", "--output-dir ", 1)
+}
+
+/// A memory limit that is refused, with the flags that would do.
+fn with_limit_flag(error: &LimitTooLow) -> String {
+    let less = if error.recomputes { "" } else { ", or less with --gradient-checkpointing auto" };
+    format!(
+        "--memory-limit {} is too low: the run would stop there at its first step. It needs\n{}\nThe least that does is \
+         --memory-limit {}MB{less}. `memory plan` with the same flags says what needs less",
+        ByteSize(error.limit),
+        error.table,
+        error.least_megabytes
+    )
+}
+
+/// The settings that make another run, by their flags.
+fn with_changed_flags(error: &ResumeError) -> Option<String> {
+    let ResumeError::AnotherRun { path, changes } = error else { return None };
+    let changes: Vec<String> = changes.iter().map(|change| format!("--{change}")).collect();
+    Some(format!(
+        "{} was made with other settings: {}. Go on with those of the checkpoint, or choose another --output-dir to begin anew",
+        path.display(),
+        changes.join(", ")
+    ))
+}
+
 fn about_run(error: &RunError) -> Option<String> {
     const MEND: &str = "mend bad rows (`dataset check` lists them)";
     Some(match error {
@@ -133,32 +165,13 @@ fn about_resuming(error: &ResumeError) -> Option<String> {
         ResumeError::WouldMix { .. } => Some(format!("--resume is never; {OTHER_FOLDER}")),
         ResumeError::Newer { .. } | ResumeError::AnotherBase { .. } => Some(OTHER_FOLDER.to_owned()),
         ResumeError::NoneUsable(_) => Some(format!("{OTHER_FOLDER}, --resume a checkpoint")),
-        ResumeError::AnotherRun { changes, .. } => Some(about_changes(changes)),
         ResumeError::WouldDiverge { path, .. } => Some(format!(
             "lower --learning-rate or add --warmup-steps; {OTHER_FOLDER}; --resume {} goes on nevertheless",
             path.display()
         )),
         ResumeError::Missing(_) => Some("--resume names the folder of a checkpoint".to_owned()),
-        ResumeError::Checkpoint(_) => None,
+        ResumeError::AnotherRun { .. } | ResumeError::Checkpoint(_) => None,
     }
-}
-
-/// The flags that go on as before.
-fn about_changes(changes: &[Change]) -> String {
-    let given = changes.iter().filter(|change| change.is_option() && change.was_given());
-    let flags: Vec<String> = given.map(|change| format!("--{} {}", change.name, change.then)).collect();
-    match flags.as_slice() {
-        [] => OTHER_FOLDER.to_owned(),
-        flags => format!("{} goes on; {OTHER_FOLDER}", flags.join(" ")),
-    }
-}
-
-fn about_limit(error: &LimitTooLow) -> String {
-    let less = if error.recomputes { "" } else { ", or less with --gradient-checkpointing auto" };
-    format!(
-        "--memory-limit {}MB does{less}. `memory plan` with the same flags tells what needs less",
-        error.least_megabytes
-    )
 }
 
 fn about_schedule(error: &ScheduleError) -> String {
@@ -166,10 +179,6 @@ fn about_schedule(error: &ScheduleError) -> String {
         ScheduleError::Ratio(_) => "--warmup-ratio sets it".to_owned(),
         _ => "--learning-rate sets it".to_owned(),
     }
-}
-
-fn about_output(_: &OutputError) -> String {
-    OTHER_FOLDER.to_owned()
 }
 
 fn about_checkpoint(error: &CheckpointError) -> Option<String> {

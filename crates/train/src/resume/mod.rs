@@ -111,12 +111,7 @@ pub enum ResumeError {
 }
 
 fn refusals(changes: &[Change]) -> String {
-    let said = changes.iter().map(|change| {
-        let Change { name, refused, .. } = change;
-        let (then, now) = (settings::shown(&change.then), settings::shown(&change.now));
-        format!("{name} was {then}, now {now} ({})", refused.unwrap_or_default())
-    });
-    said.collect::<Vec<_>>().join(", ")
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What a run is: the model it starts from and its settings. Each checkpoint carries it.

@@ -3,11 +3,11 @@
 //! Every option of a run has a row in [`SETTINGS`]. It must stay the same when a run goes on, or it may change and the
 //! change is said aloud, or it has no say in what is learned.
 
-use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig, TrainOptions};
+use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
 use garden_engine::simd::Isa;
 use garden_memory::units::counted;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 /// What happens if a setting differs from the checkpoint's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,15 +213,11 @@ pub struct Change {
     pub refused: Option<&'static str>,
 }
 
-impl Change {
-    /// Whether it is an option of its own, and not made of several or of the processor.
-    pub fn is_option(&self) -> bool {
-        TrainOptions::KEYS.contains(&self.name.replace('-', "_").as_str())
-    }
-
-    /// Whether the checkpoint's run was given a value.
-    pub fn was_given(&self) -> bool {
-        shown(&self.then) != NONE
+/// The setting with both values and, where it is refused, why.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was {}, now {}", self.name, shown(&self.then), shown(&self.now))?;
+        self.refused.map_or(Ok(()), |reason| write!(f, " ({reason})"))
     }
 }
 

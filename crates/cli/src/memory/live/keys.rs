@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_terminal_that_is_closed_is_gone_and_not_read() {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        // Other tests start processes, which must not keep the terminal open.
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let controller = openpt(flags).unwrap();
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();

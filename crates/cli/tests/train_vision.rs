@@ -116,7 +116,7 @@ fn what_cannot_be_done_is_said_at_once() {
     refused(&["--max-seq-length", "5"], "longer than 5 tokens, the longest 48; raise --max-seq-length");
     refused(
         &["--max-seq-length", "5", "--on-long-row", "fail"],
-        "8 of 8 rows have more than --max-seq-length 5 tokens, the longest ",
+        "8 of 8 rows have more than 5 tokens, the longest 48; raise --max-seq-length; or leave long rows out",
     );
     let broken = "{\"image\": \"gone.png\", \"question\": \"What?\", \"answer\": \"a cross\"}\n";
     fs::write(garden.path("broken.jsonl"), broken).unwrap();

@@ -4,7 +4,7 @@
 //! where each row begins. [`Padded`] is derived from it and has HF's names, shapes and values.
 
 use crate::{
-    loader::Position,
+    position::Position,
     processor::{Grid, Processor},
     text::Encoded,
 };
@@ -28,7 +28,9 @@ pub struct Batch {
     pub patches: Vec<u8>,
     /// The number of each row in its dataset.
     pub rows: Vec<u64>,
-    /// Where the run is after this batch: what a checkpoint saves.
+    /// The epoch that its rows belong to; a batch never spans two.
+    pub epoch: u64,
+    /// The row that comes after this batch: what a checkpoint saves.
     pub end: Position,
 }
 
@@ -109,6 +111,7 @@ impl Batch {
         self.images.clear();
         self.patches.clear();
         self.rows.clear();
+        self.epoch = 0;
         self.end = Position::default();
     }
 }

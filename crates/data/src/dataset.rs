@@ -437,6 +437,11 @@ impl RowReader {
         }
     }
 
+    /// The encoded bytes of all images of a row, in order.
+    pub(crate) fn images<'a>(&self, number: u64, row: &'a Row) -> Result<Vec<Cow<'a, [u8]>>, DataError> {
+        row.conversation.images().map(|image| self.image_bytes(number, image)).collect()
+    }
+
     /// The encoded bytes of an image of a row.
     pub fn image_bytes<'a>(&self, row: u64, image: &'a ImageSource) -> Result<Cow<'a, [u8]>, DataError> {
         let (_, file, within) = self.dataset.locate(row)?;

@@ -3,7 +3,7 @@
 //! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says what
 //! was wrong and where, and what to do where that is not plain.
 
-use crate::{image::ImageError, prepare::LeftOut, row::RowId, text::TextError};
+use crate::{image::ImageError, recipe::LeftOut, row::RowId, text::TextError};
 use std::{
     ffi::OsStr,
     fmt::{self, Write},

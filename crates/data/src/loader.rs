@@ -6,9 +6,12 @@
 
 use crate::{
     batch::{Batch, Sample},
+    dataset::Dataset,
     error::{BadRow, DataError, counted},
+    position::Position,
     prefetch::{Prefetch, Weight},
-    prepare::{LeftOut, Prepared, Preparer, Recipe},
+    prepare::{Prepared, Preparer},
+    recipe::{LeftOut, Recipe},
     row::RowId,
     share::RowShare,
     shuffle::Order,
@@ -18,15 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many bad rows are named in the summary; all are counted.
 const NAMED_BAD_ROWS: usize = 20;
-
-/// A place between two rows of a run: what a checkpoint saves and a run resumes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Position {
-    /// The epoch, from 0.
-    pub epoch: u64,
-    /// Rows of the epoch's order that are behind.
-    pub row: u64,
-}
 
 /// What is done about a bad row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -144,10 +138,14 @@ pub struct Loader {
 
 impl Loader {
     /// Starts the threads.
-    pub fn start(recipe: Arc<Recipe>, options: LoaderOptions) -> Result<Self, DataError> {
+    pub fn start(
+        dataset: Arc<Dataset>,
+        recipe: Arc<Recipe>,
+        options: LoaderOptions,
+    ) -> Result<Self, DataError> {
         let pool = Pool::default();
         let preparer = |_| {
-            let (mut preparer, pool) = (Preparer::new(recipe.clone()), pool.clone());
+            let (mut preparer, pool) = (Preparer::new(dataset.clone(), recipe.clone()), pool.clone());
             move |row| {
                 let buffer = lock(&pool).pop().unwrap_or_default();
                 match preparer.prepare(row, buffer) {
@@ -159,7 +157,7 @@ impl Loader {
             }
         };
         let workers = (0..options.workers.max(1)).map(preparer).collect();
-        Self::with_workers(recipe.dataset.rows(), workers, options, pool.clone())
+        Self::with_workers(dataset.rows(), workers, options, pool.clone())
     }
 
     fn with_workers<W>(
@@ -171,13 +169,13 @@ impl Loader {
     where
         W: FnMut(u64) -> Outcome + Send + 'static,
     {
-        let start = options.start;
         let rows = options.share.rows(all);
+        let start = options.start.normalised(rows);
         let in_dataset = options.share.finder(all);
         if rows == 0 {
             return Err(DataError::NoRows);
         }
-        if start.row > rows {
+        if start.row >= rows {
             return Err(DataError::BadPosition { row: start.row, rows });
         }
         let shuffle = options.shuffle;
@@ -202,16 +200,15 @@ impl Loader {
         let first = start.epoch.saturating_mul(rows).saturating_add(start.row);
         let end = options.epochs.saturating_mul(rows);
         let prefetch = Prefetch::start(workers, options.prefetch_bytes, first, end);
-        let position = if start.row == rows { Position { epoch: start.epoch + 1, row: 0 } } else { start };
         Ok(Self {
             prefetch,
             rows,
             options,
-            position,
+            position: start,
             tally: Tally::default(),
             bad_in_epoch: 0,
             // The rows before the start were used by the run that is resumed.
-            used_in_epoch: position.row > 0,
+            used_in_epoch: start.row > 0,
             pool,
             spare: None,
             finished: false,
@@ -234,6 +231,7 @@ impl Loader {
         batch.clear();
         while batch.len() < self.options.batch_size.max(1) {
             let Some(outcome) = self.prefetch.take_next().map_err(|_| DataError::Worker)? else { break };
+            batch.epoch = self.position.epoch;
             self.take(outcome, &mut batch)?;
             if self.advance()? && !batch.is_empty() {
                 break;
@@ -296,14 +294,15 @@ impl Loader {
 
     /// Goes one row on; true at the end of an epoch.
     fn advance(&mut self) -> Result<bool, DataError> {
-        self.position.row += 1;
-        if self.position.row < self.rows {
+        let next = self.position.after_row(self.rows);
+        if next.epoch == self.position.epoch {
+            self.position = next;
             return Ok(false);
         }
         if !self.used_in_epoch {
             return Err(DataError::NoUsableRows { tally: self.tally.to_string() });
         }
-        self.position = Position { epoch: self.position.epoch + 1, row: 0 };
+        self.position = next;
         self.bad_in_epoch = 0;
         self.used_in_epoch = false;
         Ok(true)

@@ -8,13 +8,17 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::{
-    Dataset,
+    Dataset, Purpose, Recipe,
     image::DecodeLimits,
     processor::{Processor, ProcessorConfig},
-    survey::{self, Report, SurveyOptions},
+    survey::{self, Measure, Report, SurveyOptions},
     text::{Encoder, TrainOn},
 };
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,27 +60,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);
     SourceFlags::say_not_read(&dataset);
-    let limits = DecodeLimits::default();
-    let (processor, encoder) = match &args.base_model {
+    let measure = match &args.base_model {
         Some(folder) => {
-            let processor = Processor::from_dir(folder, args.pixels.limits(), limits)
-                .with_context(|| format!("--base-model {}", folder.display()))?;
-            let encoder =
-                Encoder::from_dir(folder).with_context(|| format!("--base-model {}", folder.display()))?;
-            (processor, Some(Arc::new(encoder)))
+            let recipe =
+                recipe(args, folder).with_context(|| format!("--base-model {}", folder.display()))?;
+            Measure::Rows(Arc::new(recipe))
         }
-        None => (Processor::new(ProcessorConfig::default().with_limits(args.pixels.limits())?, limits), None),
+        None => {
+            let config = ProcessorConfig::default().with_limits(args.pixels.limits())?;
+            Measure::Images(Processor::new(config, DecodeLimits::default()))
+        }
     };
-    let options = SurveyOptions {
-        processor,
-        limits,
-        encoder,
-        train_on: args.train_on,
-        max_tokens: args.max_seq_length,
-        workers: cores(),
-        held_out: None,
-        decode: true,
-    };
+    let options = SurveyOptions { measure, workers: cores(), held_out: None, decode: true };
     let survey = survey::survey(&dataset, options, &bars)?;
     let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
     match args.format {
@@ -84,4 +79,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Format::Json => println!("{:#}", report.to_json()),
     }
     Ok(if survey.bad > 0 { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })
+}
+
+fn recipe(args: &Args, folder: &Path) -> Result<Recipe> {
+    Ok(Recipe {
+        processor: Processor::from_dir(folder, args.pixels.limits(), DecodeLimits::default())?,
+        encoder: Arc::new(Encoder::from_dir(folder)?),
+        purpose: Purpose::Learn { train_on: args.train_on, max_tokens: args.max_seq_length },
+    })
 }

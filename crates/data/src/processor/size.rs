@@ -24,6 +24,11 @@ impl Grid {
         self.rows as usize * self.columns as usize
     }
 
+    /// Width and height of the resized image, in patches of this many pixels a side.
+    pub(crate) fn pixels(self, patch_size: u32) -> (u32, u32) {
+        (self.columns * patch_size, self.rows * patch_size)
+    }
+
     /// How many tokens stand for the image when `merge_size` squared patches become one.
     pub fn tokens(self, merge_size: u32) -> usize {
         self.patches() / (merge_size as usize * merge_size as usize)

@@ -9,17 +9,17 @@ mod report;
 pub use report::Report;
 
 use crate::{
-    dataset::{Dataset, Row, RowReader},
+    dataset::{Dataset, RowReader},
     error::{BadRow, DataError},
-    image::{self, DecodeLimits, Extent},
+    image,
     prefetch::{Prefetch, Weight},
-    prepare::{self, LeftOut},
-    processor::{Grid, Processor},
+    processor::{ImageHeader, Processor},
     progress::{Progress, Unit},
+    recipe::{LeftOut, Recipe},
     row::RowId,
     shape::Shape,
     share::RowShare,
-    text::{Encoded, Encoder, Runs, TrainOn},
+    text::{Encoded, Runs},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,23 +33,40 @@ const MAX_SIZES: usize = 10_000;
 /// Different names of fields and kinds of mistakes that are counted; rows may make up any number of names.
 const MAX_NAMES: usize = 200;
 
+/// What rows are measured with.
+#[derive(Clone)]
+pub enum Measure {
+    /// The images alone: no tokenizer is known.
+    Images(Processor),
+    /// Images and text, as a recipe encodes them.
+    Rows(Arc<Recipe>),
+}
+
+impl Measure {
+    fn processor(&self) -> &Processor {
+        match self {
+            Self::Images(processor) => processor,
+            Self::Rows(recipe) => &recipe.processor,
+        }
+    }
+
+    fn recipe(&self) -> Option<&Recipe> {
+        match self {
+            Self::Images(_) => None,
+            Self::Rows(recipe) => Some(recipe),
+        }
+    }
+}
+
 /// How a dataset is looked at.
 pub struct SurveyOptions {
-    /// What will be done to images.
-    pub processor: Processor,
-    /// What an image may ask for.
-    pub limits: DecodeLimits,
-    /// What will be done to text, where a checkpoint is given.
-    pub encoder: Option<Arc<Encoder>>,
-    /// Which tokens will be learned.
-    pub train_on: TrainOn,
-    /// The most tokens that a row may have.
-    pub max_tokens: Option<usize>,
+    /// What rows are measured with.
+    pub measure: Measure,
     /// Threads.
     pub workers: usize,
-    /// Rows that are not trained on, which are counted by themselves as well.
+    /// Rows that are not trained on; they are counted separately as well.
     pub held_out: Option<RowShare>,
-    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far quicker.
+    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far faster.
     pub decode: bool,
 }
 
@@ -252,18 +269,11 @@ fn nice_width(width: usize) -> usize {
 /// What one row holds.
 struct Facts {
     shape: Shape,
-    images: Vec<ImageFacts>,
-    /// All tokens and those that are learned, where there is a tokenizer.
+    images: Vec<ImageHeader>,
+    /// All tokens and those with a label, where there is a tokenizer.
     tokens: Option<(usize, usize)>,
     left_out: Option<LeftOut>,
     ignored: Vec<String>,
-}
-
-struct ImageFacts {
-    size: (u32, u32),
-    grid: Grid,
-    bytes: u64,
-    decoding_bytes: u64,
 }
 
 impl Weight for Result<Facts, DataError> {
@@ -317,62 +327,48 @@ impl Examiner {
         }
     }
 
-    fn examine(&mut self, row: u64) -> Result<Facts, DataError> {
-        let read = self.reader.read(row)?;
-        let images = self.images(row, &read)?;
-        let Some(encoded) = self.encode(&read, &images)? else {
-            return Ok(Facts {
-                shape: read.shape,
-                images,
-                tokens: None,
-                left_out: None,
-                ignored: read.ignored,
-            });
+    fn examine(&mut self, number: u64) -> Result<Facts, DataError> {
+        let row = self.reader.read(number)?;
+        let images = self.reader.images(number, &row)?;
+        let bad = |reason| DataError::Row { row: row.id.clone(), reason };
+        let mut facts = Facts {
+            shape: row.shape,
+            images: Vec::new(),
+            tokens: None,
+            left_out: None,
+            ignored: row.ignored.clone(),
         };
-        let learned = encoded.trained.iter().skip(1).filter(|trained| **trained).count();
-        let left_out = prepare::left_out(&encoded, self.options.max_tokens);
-        let tokens = Some((encoded.ids.len(), learned));
-        Ok(Facts { shape: read.shape, images, tokens, left_out, ignored: read.ignored })
+        match &self.options.measure {
+            Measure::Images(processor) => facts.images = processor.headers(&images).map_err(bad)?,
+            Measure::Rows(recipe) => {
+                let encoded = recipe.encode(&row.conversation, &images).map_err(bad)?;
+                facts.tokens = Some((encoded.tokens.ids.len(), encoded.tokens.labels()));
+                facts.left_out = encoded.left_out;
+                facts.images = encoded.images;
+            }
+        }
+        if self.options.decode {
+            let limits = self.options.measure.processor().limits();
+            for (index, bytes) in images.iter().enumerate() {
+                self.decoder.decode(bytes, limits).map_err(|error| bad(BadRow::image(index, error)))?;
+            }
+        }
+        Ok(facts)
     }
 
     /// A row as the model will read it.
-    fn sample(&mut self, row: u64) -> Result<Option<SampleRow>, DataError> {
-        let read = self.reader.read(row)?;
-        let images = self.images(row, &read)?;
-        let encoded = self.encode(&read, &images)?;
-        let Some((encoder, encoded)) = self.options.encoder.as_ref().zip(encoded) else { return Ok(None) };
-        match encoder.runs(&encoded) {
-            Ok(runs) => Ok(Some(SampleRow { id: read.id, encoded, runs })),
-            Err(error) => Err(DataError::Row { row: read.id, reason: BadRow::Text(error) }),
+    fn sample(&mut self, number: u64) -> Result<Option<SampleRow>, DataError> {
+        let Some(recipe) = self.options.measure.recipe() else { return Ok(None) };
+        let row = self.reader.read(number)?;
+        let images = self.reader.images(number, &row)?;
+        let shown = recipe.encode(&row.conversation, &images).and_then(|encoded| {
+            let runs = recipe.encoder.runs(&encoded.tokens).map_err(BadRow::Text)?;
+            Ok((encoded.tokens, runs))
+        });
+        match shown {
+            Ok((encoded, runs)) => Ok(Some(SampleRow { id: row.id, encoded, runs })),
+            Err(reason) => Err(DataError::Row { row: row.id, reason }),
         }
-    }
-
-    fn encode(&self, row: &Row, images: &[ImageFacts]) -> Result<Option<Encoded>, DataError> {
-        let SurveyOptions { processor, encoder, train_on, .. } = &*self.options;
-        let Some(encoder) = encoder else { return Ok(None) };
-        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
-        let encoded = prepare::encode(encoder, processor, &row.conversation, &grids, *train_on);
-        encoded.map(Some).map_err(|reason| DataError::Row { row: row.id.clone(), reason })
-    }
-
-    fn images(&mut self, number: u64, row: &Row) -> Result<Vec<ImageFacts>, DataError> {
-        let mut facts = Vec::new();
-        for (image, source) in row.conversation.images().enumerate() {
-            let bytes = self.reader.image_bytes(number, source)?;
-            let limits = self.options.limits;
-            let mut look = || {
-                let extent = image::extent(&bytes, limits)?;
-                if self.options.decode {
-                    self.decoder.decode(&bytes, limits)?;
-                }
-                Ok((extent, self.options.processor.config().grid(extent.width, extent.height)?))
-            };
-            let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::image(image, error) };
-            let (extent, grid) = look().map_err(bad)?;
-            let Extent { width, height, decoding_bytes } = extent;
-            facts.push(ImageFacts { size: (width, height), grid, bytes: bytes.len() as u64, decoding_bytes });
-        }
-        Ok(facts)
     }
 }
 
@@ -386,19 +382,17 @@ fn count(names: &mut BTreeMap<String, u64>, name: String) {
 /// The survey while it is made.
 struct Tables {
     survey: Survey,
-    sizes: HashMap<(u32, u32), (Grid, u64)>,
+    sizes: HashMap<(u32, u32), (ImageHeader, u64)>,
     first_trained: Option<u64>,
     patch_size: u32,
-    merge_size: u32,
 }
 
 impl Tables {
     fn new(options: &SurveyOptions) -> Self {
-        let config = options.processor.config();
-        let tokens = options.encoder.is_some().then(Lengths::default);
+        let tokens = options.measure.recipe().map(|_| Lengths::default());
         let survey = Survey { tokens, ..Survey::default() };
-        let (patch_size, merge_size) = (config.patch_size, config.merge_size);
-        Self { survey, sizes: HashMap::new(), first_trained: None, patch_size, merge_size }
+        let patch_size = options.measure.processor().config().patch_size;
+        Self { survey, sizes: HashMap::new(), first_trained: None, patch_size }
     }
 
     fn add(&mut self, facts: Result<Facts, DataError>, held_out: bool) -> Result<(), DataError> {
@@ -421,7 +415,7 @@ impl Tables {
         *survey.shapes.entry(facts.shape).or_default() += 1;
         facts.ignored.into_iter().for_each(|name| count(&mut survey.ignored, name));
         survey.images += facts.images.len() as u64;
-        survey.image_bytes += facts.images.iter().map(|image| image.bytes).sum::<u64>();
+        survey.image_bytes += facts.images.iter().map(|image| image.encoded_bytes).sum::<u64>();
         match facts.left_out {
             Some(LeftOut::TooLong { .. }) => survey.too_long += 1,
             Some(LeftOut::NoLabel) => survey.no_label += 1,
@@ -429,9 +423,8 @@ impl Tables {
                 if !held_out {
                     self.first_trained.get_or_insert(survey.rows - 1);
                 }
-                let grids = facts.images.iter().map(|image| image.grid);
-                survey.image_tokens.add(grids.clone().map(|grid| grid.tokens(self.merge_size)).sum());
-                survey.patches.add(grids.map(Grid::patches).sum());
+                survey.image_tokens.add(facts.images.iter().map(|image| image.tokens).sum());
+                survey.patches.add(facts.images.iter().map(|image| image.grid.patches()).sum());
             }
         }
         if let (Some((tokens, learned)), Some(lengths)) = (facts.tokens, &mut survey.tokens) {
@@ -442,20 +435,20 @@ impl Tables {
             }
         }
         for image in facts.images {
-            survey.most_image_bytes = survey.most_image_bytes.max(image.bytes);
+            survey.most_image_bytes = survey.most_image_bytes.max(image.encoded_bytes);
             survey.most_decoding_bytes = survey.most_decoding_bytes.max(image.decoding_bytes);
             if self.sizes.len() < MAX_SIZES || self.sizes.contains_key(&image.size) {
-                self.sizes.entry(image.size).or_insert((image.grid, 0)).1 += 1;
+                self.sizes.entry(image.size).or_insert((image, 0)).1 += 1;
             }
         }
         Ok(())
     }
 
     fn finish(self) -> Survey {
-        let class = |(size, (grid, count)): ((u32, u32), (Grid, u64))| SizeClass {
+        let class = |(size, (image, count)): ((u32, u32), (ImageHeader, u64))| SizeClass {
             size,
-            resized: (grid.columns * self.patch_size, grid.rows * self.patch_size),
-            tokens: grid.tokens(self.merge_size),
+            resized: image.grid.pixels(self.patch_size),
+            tokens: image.tokens,
             count,
         };
         let mut sizes: Vec<_> = self.sizes.into_iter().map(class).collect();

@@ -91,9 +91,14 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Whether anything in it can be learned: some token other than the first is a target.
+    /// Whether anything in it can be learned: some token other than the first has a label.
     pub fn has_label(&self) -> bool {
         self.trained.iter().skip(1).any(|&trained| trained)
+    }
+
+    /// How many tokens have a label. Nothing precedes the first, so it is never predicted.
+    pub(crate) fn labels(&self) -> usize {
+        self.trained.iter().skip(1).filter(|&&trained| trained).count()
     }
 
     fn push(&mut self, id: u32, trained: bool) {

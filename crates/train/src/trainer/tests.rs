@@ -100,6 +100,8 @@ struct ToyData {
     rows: Vec<ToyRow>,
     batch_size: usize,
     position: Position,
+    /// The epoch that was sought.
+    epoch: u64,
     /// Rows that never come in a batch, as those that are too long.
     dropped: fn(usize) -> bool,
     /// Fails when this row of any epoch is reached, as a kill would.
@@ -123,6 +125,7 @@ impl ToyData {
             rows,
             batch_size,
             position: Position::default(),
+            epoch: 0,
             dropped: |_| false,
             fails_at: None,
             dropped_from: None,
@@ -149,6 +152,7 @@ impl BatchSource for ToyData {
 
     fn seek(&mut self, position: Position) -> Result<(), BoxError> {
         self.position = position;
+        self.epoch = position.epoch;
         self.passes += 1;
         if self.passes > 1 {
             self.dropped_from = self.dropped_from.or(self.vanishes_from);
@@ -157,7 +161,10 @@ impl BatchSource for ToyData {
     }
 
     fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError> {
-        if self.fails_at.is_some_and(|at| (self.position.epoch, self.position.row) >= (at.epoch, at.row)) {
+        if self.position.epoch > self.epoch {
+            return Ok(None);
+        }
+        if self.fails_at.is_some_and(|at| self.position >= at) {
             return Err("killed".into());
         }
         let shift = self.position.epoch as usize * 7;
@@ -170,6 +177,7 @@ impl BatchSource for ToyData {
                 batch.push(self.rows[row].clone());
             }
         }
+        self.position = self.position.normalised(self.rows());
         Ok(if batch.is_empty() { None } else { Some((batch, self.position)) })
     }
 

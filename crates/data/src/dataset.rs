@@ -135,8 +135,7 @@ impl Dataset {
         progress: &dyn Progress,
     ) -> Result<Self, DataError> {
         if let Some(root) = options.image_roots.iter().find(|root| !root.is_dir()) {
-            let reason = "--image-root names a folder, and this is none".into();
-            return Err(DataError::NoData { path: root.clone(), reason });
+            return Err(DataError::ImageRoot(root.clone()));
         }
         let mut dataset = Self {
             files: Vec::with_capacity(found.chosen.files.len()),

@@ -42,7 +42,7 @@ pub mod value;
 pub use batch::{Batch, BatchImage, Padded};
 pub use columns::Columns;
 pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
-pub use error::{BadRow, DataError};
+pub use error::{BadRow, DataError, RowError};
 pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Tally};
 pub use position::Position;
 pub use recipe::{EncodedRow, LeftOut, Purpose, Recipe, RecipeError};

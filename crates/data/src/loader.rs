@@ -7,7 +7,7 @@
 use crate::{
     batch::{Batch, Sample},
     dataset::Dataset,
-    error::{BadRow, DataError, counted},
+    error::{BadRow, DataError, RowError, counted},
     position::Position,
     prefetch::{Prefetch, Weight},
     prepare::{Prepared, Preparer},
@@ -87,7 +87,7 @@ impl Default for LoaderOptions {
 }
 
 /// What became of the rows so far, over all epochs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Rows that went into batches.
     pub used: u64,
@@ -97,8 +97,8 @@ pub struct Tally {
     pub no_label: u64,
     /// Rows that were bad.
     pub bad: u64,
-    /// The first bad rows, with their reasons.
-    pub bad_rows: Vec<String>,
+    /// The first bad rows, each once, with their reasons.
+    pub bad_rows: Vec<RowError>,
 }
 
 /// What a thread makes of a row.
@@ -277,18 +277,16 @@ impl Loader {
         };
         self.tally.bad += 1;
         self.bad_in_epoch += 1;
-        let message = format!("{row}: {reason}");
+        let fault = RowError { row, reason };
         if self.bad_in_epoch as f64 > max_share * self.rows as f64 {
             return Err(DataError::TooManyBadRows {
                 bad: self.bad_in_epoch,
                 rows: self.rows,
                 max_share,
-                last: message,
+                last: Box::new(fault),
             });
         }
-        if self.tally.bad_rows.len() < NAMED_BAD_ROWS && !self.tally.bad_rows.contains(&message) {
-            self.tally.bad_rows.push(message);
-        }
+        self.tally.name(fault);
         Ok(())
     }
 
@@ -316,10 +314,15 @@ impl Tally {
         self.too_long += other.too_long;
         self.no_label += other.no_label;
         self.bad += other.bad;
-        let room = NAMED_BAD_ROWS.saturating_sub(self.bad_rows.len());
-        let new: Vec<String> =
-            other.bad_rows.iter().filter(|row| !self.bad_rows.contains(row)).cloned().collect();
-        self.bad_rows.extend(new.into_iter().take(room));
+        other.bad_rows.iter().cloned().for_each(|fault| self.name(fault));
+    }
+
+    fn name(&mut self, fault: RowError) {
+        let named =
+            |one: &RowError| one.row == fault.row && one.reason.to_string() == fault.reason.to_string();
+        if self.bad_rows.len() < NAMED_BAD_ROWS && !self.bad_rows.iter().any(named) {
+            self.bad_rows.push(fault);
+        }
     }
 }
 

@@ -143,11 +143,7 @@ impl Table {
 /// others. Where there is none to read all are, so that the rows are still counted.
 fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<(String, bool)>) {
     let fields = metadata.parquet_schema().root_schema().get_fields();
-    let known = |name: &str| {
-        shape::FIELDS.contains(&name)
-            || shape::refused_of_rows().any(|refused| refused == name)
-            || columns.sources().any(|source| source == name)
-    };
+    let known = |name: &str| shape::is_known_field(name) || columns.sources().any(|source| source == name);
     let (roots, others): (Vec<_>, Vec<_>) = (0..fields.len()).partition(|i| known(fields[*i].name()));
     if roots.is_empty() {
         return (ProjectionMask::all(), Vec::new());

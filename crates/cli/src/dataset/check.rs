@@ -2,6 +2,7 @@
 
 use super::flags::{SourceFlags, cores};
 use crate::{
+    advice::data::about_line,
     exit,
     flags::PixelFlags,
     progress::{Bars, Format},
@@ -75,7 +76,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let survey = survey::survey(&dataset, options, &bars)?;
     let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
     match args.format {
-        Format::Text => print!("{report}"),
+        Format::Text => report.lines().iter().for_each(|line| match about_line(line) {
+            Some(advice) => println!("{}; {advice}", line.text),
+            None => println!("{}", line.text),
+        }),
         Format::Json => println!("{:#}", report.to_json()),
     }
     Ok(if survey.bad > 0 { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })

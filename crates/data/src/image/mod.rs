@@ -76,9 +76,7 @@ pub enum ImageError {
         limit: u32,
     },
     /// Nothing would be left of a side.
-    #[error(
-        "{width}x{height} would be resized to nothing; raise the minimum number of pixels (--min-pixels)"
-    )]
+    #[error("{width}x{height} would be resized to nothing; raise the minimum number of pixels")]
     VanishingSide {
         /// Width of the upright image.
         width: u32,

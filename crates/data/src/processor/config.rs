@@ -25,6 +25,9 @@ const MAX_PIXELS: u64 = 1 << 32;
 /// Files give a channel's figures to seven digits or more; what is closer than this is the same figure.
 const SAME_FIGURE: f32 = 1e-6;
 
+/// Red, green and blue.
+pub(super) const CHANNELS: usize = 3;
+
 /// Why a processor cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessorError {
@@ -109,9 +112,9 @@ impl Default for ProcessorConfig {
 /// Limits a user sets over the checkpoint's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PixelLimits {
-    /// `--min-pixels`.
+    /// The fewest pixels of an image.
     pub min: Option<u64>,
-    /// `--max-pixels`.
+    /// The most pixels of an image.
     pub max: Option<u64>,
 }
 
@@ -202,9 +205,20 @@ impl ProcessorConfig {
         self.checked().map_err(ProcessorError::Limits)
     }
 
-    /// The bytes of one compact patch: 588 for patches of 14 pixels.
+    /// The bytes of one compact patch, a byte a sample: 588 for patches of 14 pixels.
     pub fn patch_bytes(&self) -> usize {
-        3 * self.patch_size as usize * self.patch_size as usize
+        CHANNELS * self.patch_square()
+    }
+
+    /// The numbers of one patch in HF's `pixel_values`, which has the still frame several times: 1176 for patches of 14
+    /// pixels in two frames.
+    pub fn patch_values(&self) -> usize {
+        self.patch_bytes() * self.temporal_patch_size as usize
+    }
+
+    /// The samples of one channel of a patch.
+    pub(super) fn patch_square(&self) -> usize {
+        (self.patch_size as usize).pow(2)
     }
 
     fn from_raw(raw: Raw) -> Result<Self, String> {

@@ -6,11 +6,11 @@
 
 mod report;
 
-pub use report::Report;
+pub use report::{Line, Report, Topic};
 
 use crate::{
     dataset::{Dataset, RowReader},
-    error::{BadRow, DataError},
+    error::{BadRow, DataError, RowError},
     image,
     prefetch::{Prefetch, Weight},
     processor::{ImageHeader, Processor},
@@ -97,6 +97,10 @@ pub struct Survey {
     pub image_tokens: Lengths,
     /// Patches of rows that are used.
     pub patches: Lengths,
+    /// Bytes of a patch as the engine has it.
+    pub patch_bytes: u64,
+    /// Bytes of a patch in HF's `pixel_values`.
+    pub pixel_value_bytes: u64,
     /// Rows that are too long.
     pub too_long: u64,
     /// Rows without anything to learn.
@@ -104,7 +108,7 @@ pub struct Survey {
     /// Bad rows.
     pub bad: u64,
     /// The first bad rows, with their reasons.
-    pub bad_rows: Vec<String>,
+    pub bad_rows: Vec<RowError>,
     /// How many rows are bad for each reason.
     pub bad_kinds: BTreeMap<String, u64>,
     /// Fields that no shape reads, and how many rows have them.
@@ -390,8 +394,14 @@ struct Tables {
 impl Tables {
     fn new(options: &SurveyOptions) -> Self {
         let tokens = options.measure.recipe().map(|_| Lengths::default());
-        let survey = Survey { tokens, ..Survey::default() };
-        let patch_size = options.measure.processor().config().patch_size;
+        let config = options.measure.processor().config();
+        let survey = Survey {
+            tokens,
+            patch_bytes: config.patch_bytes() as u64,
+            pixel_value_bytes: (config.patch_values() * size_of::<f32>()) as u64,
+            ..Survey::default()
+        };
+        let patch_size = config.patch_size;
         Self { survey, sizes: HashMap::new(), first_trained: None, patch_size }
     }
 
@@ -400,13 +410,11 @@ impl Tables {
         survey.rows += 1;
         let facts = match facts {
             Ok(facts) => facts,
-            Err(error @ DataError::Row { .. }) => {
+            Err(DataError::Row { row, reason }) => {
                 survey.bad += 1;
-                if let DataError::Row { reason, .. } = &error {
-                    count(&mut survey.bad_kinds, reason.kind());
-                }
+                count(&mut survey.bad_kinds, reason.kind());
                 if survey.bad_rows.len() < NAMED_BAD_ROWS {
-                    survey.bad_rows.push(error.to_string());
+                    survey.bad_rows.push(RowError { row, reason });
                 }
                 return Ok(());
             }

@@ -48,7 +48,7 @@ pub enum TextError {
     /// The assistant's words are not found where the template put them.
     #[error(
         "the chat template rewrites what the assistant says (does it trim?), so labels cannot be placed; \
-         remove blanks around the text, or use --train-on all"
+         remove blanks around the text, or learn every token"
     )]
     Rewritten,
     /// The row has tools, and the template leaves them out.

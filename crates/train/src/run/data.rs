@@ -198,7 +198,7 @@ fn look_at(
 fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig, longest: Longest) -> Result<(), RunError> {
     let Survey { rows, too_long, bad, .. } = *survey;
     if bad > 0 && data.on_bad_row == OnBadRow::Fail {
-        let first = survey.bad_rows.first().cloned().unwrap_or_default();
+        let first = survey.bad_rows.first().map(ToString::to_string).unwrap_or_default();
         return Err(RunError::BadRows { bad, rows, first });
     }
     if too_long > 0 && data.on_long_row == OnLongRow::Fail {
@@ -222,7 +222,7 @@ fn check_parts(survey: &Survey, data: &DataConfig) -> Result<(), RunError> {
             bad: training.bad,
             rows: training.rows,
             percent: 100.0 * data.max_bad_share,
-            first: survey.bad_rows.first().cloned().unwrap_or_default(),
+            first: survey.bad_rows.first().map(ToString::to_string).unwrap_or_default(),
         });
     }
     let RowCounts { rows, too_long, no_label, bad } = held_out;

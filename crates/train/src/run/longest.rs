@@ -55,7 +55,7 @@ impl fmt::Display for Longest {
 /// Why no row can be used, each reason with its number of rows.
 pub(super) fn reasons(survey: &Survey, longest: Longest, limit: usize) -> String {
     let Survey { too_long, no_label, bad, .. } = *survey;
-    let first_bad = survey.bad_rows.first().cloned().unwrap_or_default();
+    let first_bad = survey.bad_rows.first().map(ToString::to_string).unwrap_or_default();
     let are = |count| verb(count, ["is", "are"]);
     let all = [
         (

@@ -1,9 +1,10 @@
 //! Messages by either spelling: `role` and `content`, or `from` and `value`.
 
 use super::{
-    Draft, DraftPart,
     fields::{Fields, Ignored, Place},
-    images, json, shorten,
+    images, json,
+    row::{Draft, DraftPart},
+    shorten,
 };
 use crate::{
     embedded,
@@ -17,7 +18,7 @@ use std::borrow::Cow;
 const LEARNED: [&str; 3] = ["weight", "train", "loss"];
 
 /// Reads a list of messages.
-pub(super) fn read<'r>(
+pub(in crate::shape) fn read<'r>(
     row: &Fields<'r, '_>,
     field: &'static str,
     ignored: &mut Ignored,
@@ -29,7 +30,7 @@ pub(super) fn read<'r>(
 }
 
 /// The tools of a row: a list of descriptions, or JSON of one as text.
-pub(super) fn tools(row: &Fields<'_, '_>) -> Result<Vec<Json>, BadRow> {
+pub(in crate::shape) fn tools(row: &Fields<'_, '_>) -> Result<Vec<Json>, BadRow> {
     objects(row, "tools", "a list of tools, each an object, or JSON of it")
 }
 

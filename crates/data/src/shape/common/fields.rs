@@ -23,8 +23,82 @@ enum If {
     Truth,
 }
 
-/// A field that other tools follow, and what to do about it.
-type Refusal = (&'static str, If, &'static str);
+/// A field that other tools follow and that is not followed here.
+#[derive(Clone, Copy)]
+pub(in crate::shape) struct Refusal {
+    /// Its name.
+    pub field: &'static str,
+    when: If,
+    /// What to do about it.
+    advice: &'static str,
+}
+
+impl Refusal {
+    const fn new(field: &'static str, when: If, advice: &'static str) -> Self {
+        Self { field, when, advice }
+    }
+}
+
+/// What a field of a row says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::shape) enum Meaning {
+    /// The question.
+    Question,
+    /// The answer.
+    Answer,
+    /// Questions and answers.
+    Conversation,
+    /// Images.
+    Image,
+    /// Something that nothing else stands for.
+    Other,
+    /// The same, and no column can be named for it.
+    Fixed,
+}
+
+impl Meaning {
+    /// Whether two fields of these meanings would say the same thing.
+    pub fn rivals(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Other | Self::Fixed, _) => false,
+            (Self::Conversation, Self::Question | Self::Answer)
+            | (Self::Question | Self::Answer, Self::Conversation) => true,
+            (one, other) => one == other,
+        }
+    }
+}
+
+/// A field that a shape reads.
+pub(in crate::shape) struct Field {
+    pub name: &'static str,
+    pub meaning: Meaning,
+}
+
+impl Field {
+    pub const fn question(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Question }
+    }
+
+    pub const fn answer(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Answer }
+    }
+
+    pub const fn conversation(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Conversation }
+    }
+
+    pub const fn image(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Image }
+    }
+
+    pub const fn other(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Other }
+    }
+
+    pub const fn fixed(name: &'static str) -> Self {
+        Self { name, meaning: Meaning::Fixed }
+    }
+}
 
 const NO_VIDEO: &str = "videos are not trained on; remove the field, or the row";
 const NO_AUDIO: &str = "sound is not trained on; remove the field, or the row";
@@ -33,92 +107,91 @@ const NO_WEIGHT: &str = "rows cannot be weighted; repeat the row, or remove the 
 const OLD_TOOLS: &str = "this is the old spelling; write 'tools' and 'tool_calls'";
 const NO_THOUGHTS: &str = "thoughts are not learned from a field of their own; write them into the content";
 const IMAGES_BESIDE: &str = "images belong into the parts of the content, or beside the messages";
-const SIZES: &str = "images are sized alike; remove it and set --min-pixels and --max-pixels";
-const NO_CHOICES: &str = "write the choices into the question";
+const SIZES: &str = "images are sized alike; remove it and set the limits for all of them";
+const CHOICES: &str = "write the choices into the question";
 
 /// Refused beside any shape.
 const OF_ROWS: &[Refusal] = &[
-    ("videos", If::Given, NO_VIDEO),
-    ("video", If::Given, NO_VIDEO),
-    ("audios", If::Given, NO_AUDIO),
-    ("audio", If::Given, NO_AUDIO),
-    ("functions", If::Given, OLD_TOOLS),
-    ("function_call", If::Given, OLD_TOOLS),
-    ("chosen", If::Given, NO_PAIRS),
-    ("rejected", If::Given, NO_PAIRS),
-    (
+    Refusal::new("videos", If::Given, NO_VIDEO),
+    Refusal::new("video", If::Given, NO_VIDEO),
+    Refusal::new("audios", If::Given, NO_AUDIO),
+    Refusal::new("audio", If::Given, NO_AUDIO),
+    Refusal::new("functions", If::Given, OLD_TOOLS),
+    Refusal::new("function_call", If::Given, OLD_TOOLS),
+    Refusal::new("chosen", If::Given, NO_PAIRS),
+    Refusal::new("rejected", If::Given, NO_PAIRS),
+    Refusal::new(
         "label",
         If::Truth,
         "rows judged good or bad are not trained on; keep the good ones and remove the field",
     ),
-    ("weight", If::NotOne, NO_WEIGHT),
-    ("sample_weight", If::NotOne, NO_WEIGHT),
-    ("loss_weight", If::NotOne, NO_WEIGHT),
-    ("system_prompt", If::Given, "name it 'system', or say --columns system=system_prompt"),
-    ("documents", If::Given, "write the documents into the conversation"),
-    ("chat_template_kwargs", If::Given, "the chat template is run without settings; remove the field"),
+    Refusal::new("weight", If::NotOne, NO_WEIGHT),
+    Refusal::new("sample_weight", If::NotOne, NO_WEIGHT),
+    Refusal::new("loss_weight", If::NotOne, NO_WEIGHT),
+    Refusal::new("system_prompt", If::Given, "name it 'system'"),
+    Refusal::new("documents", If::Given, "write the documents into the conversation"),
+    Refusal::new(
+        "chat_template_kwargs",
+        If::Given,
+        "the chat template is run without settings; remove the field",
+    ),
 ];
 
-/// Refused beside a question, which has them inside in other shapes.
-const OF_QUESTIONS: &[Refusal] = &[("choices", If::Given, NO_CHOICES), ("options", If::Given, NO_CHOICES)];
+/// Refused beside a question in a field of its own: the other shapes have the choices inside their messages.
+pub(in crate::shape) const NO_CHOICES: &[Refusal] =
+    &[Refusal::new("choices", If::Given, CHOICES), Refusal::new("options", If::Given, CHOICES)];
 
 const OF_MESSAGES: &[Refusal] = &[
-    ("function_call", If::Given, OLD_TOOLS),
-    ("images", If::Given, IMAGES_BESIDE),
-    ("image", If::Given, IMAGES_BESIDE),
-    ("videos", If::Given, NO_VIDEO),
-    ("video", If::Given, NO_VIDEO),
-    ("audio", If::Given, NO_AUDIO),
-    ("refusal", If::Given, "write the refusal as the content"),
-    ("reasoning_content", If::Given, NO_THOUGHTS),
-    ("reasoning", If::Given, NO_THOUGHTS),
-    ("thinking", If::Given, NO_THOUGHTS),
-    ("loss_weight", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
-    ("loss_scale", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
+    Refusal::new("function_call", If::Given, OLD_TOOLS),
+    Refusal::new("images", If::Given, IMAGES_BESIDE),
+    Refusal::new("image", If::Given, IMAGES_BESIDE),
+    Refusal::new("videos", If::Given, NO_VIDEO),
+    Refusal::new("video", If::Given, NO_VIDEO),
+    Refusal::new("audio", If::Given, NO_AUDIO),
+    Refusal::new("refusal", If::Given, "write the refusal as the content"),
+    Refusal::new("reasoning_content", If::Given, NO_THOUGHTS),
+    Refusal::new("reasoning", If::Given, NO_THOUGHTS),
+    Refusal::new("thinking", If::Given, NO_THOUGHTS),
+    Refusal::new("loss_weight", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
+    Refusal::new("loss_scale", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
 ];
 
 const OF_PARTS: &[Refusal] = &[
-    ("min_pixels", If::Given, SIZES),
-    ("max_pixels", If::Given, SIZES),
-    ("total_pixels", If::Given, SIZES),
-    ("resized_height", If::Given, SIZES),
-    ("resized_width", If::Given, SIZES),
-    ("video", If::Given, NO_VIDEO),
-    ("audio", If::Given, NO_AUDIO),
+    Refusal::new("min_pixels", If::Given, SIZES),
+    Refusal::new("max_pixels", If::Given, SIZES),
+    Refusal::new("total_pixels", If::Given, SIZES),
+    Refusal::new("resized_height", If::Given, SIZES),
+    Refusal::new("resized_width", If::Given, SIZES),
+    Refusal::new("video", If::Given, NO_VIDEO),
+    Refusal::new("audio", If::Given, NO_AUDIO),
 ];
 
 /// What an object is, which decides what is refused in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    Row,
-    /// A row that is a question and an answer in fields of their own.
-    Question,
+#[derive(Clone, Copy)]
+pub(in crate::shape) enum Place {
+    /// A row, with the refusals of its shape.
+    Row(&'static [Refusal]),
     Message,
     Part,
 }
 
 impl Place {
-    fn is_row(self) -> bool {
-        matches!(self, Self::Row | Self::Question)
-    }
-
     fn refusals(self) -> [&'static [Refusal]; 2] {
         match self {
-            Self::Row => [OF_ROWS, &[]],
-            Self::Question => [OF_ROWS, OF_QUESTIONS],
+            Self::Row(own) => [OF_ROWS, own],
             Self::Message => [OF_MESSAGES, &[]],
             Self::Part => [OF_PARTS, &[]],
         }
     }
 }
 
-/// The names of all fields of a row that are refused, for readers that read only some columns.
-pub(crate) fn refused_of_rows() -> impl Iterator<Item = &'static str> {
-    OF_ROWS.iter().chain(OF_QUESTIONS).map(|(name, ..)| *name)
+/// The fields of a row that every shape refuses.
+pub(in crate::shape) fn refused_of_rows() -> impl Iterator<Item = &'static str> {
+    OF_ROWS.iter().map(|refusal| refusal.field)
 }
 
 /// An object whose fields are read by name.
-pub(super) struct Fields<'r, 'a> {
+pub(in crate::shape) struct Fields<'r, 'a> {
     value: &'r Value<'a>,
     /// A bit for each field that was read.
     read: Cell<u128>,
@@ -190,10 +263,10 @@ impl<'r, 'a> Fields<'r, 'a> {
             !value.is_blank() && ((*at as u32) >= NOTED || self.read.get() & (1 << at) == 0)
         });
         for (_, (key, value)) in unread {
-            if let Some((field, _, advice)) = refusal(place, key, value) {
+            if let Some(Refusal { field, advice, .. }) = refusal(place, key, value) {
                 return Err(BadRow::Refused { field, advice });
             }
-            if place.is_row() && ignored.image.is_none() && images::is_meant(key, value) {
+            if matches!(place, Place::Row(_)) && ignored.image.is_none() && images::is_meant(key, value) {
                 ignored.image = Some(shorten(key));
             }
             ignored.add(place, key);
@@ -203,9 +276,9 @@ impl<'r, 'a> Fields<'r, 'a> {
 }
 
 fn refusal(place: Place, key: &str, value: &Value<'_>) -> Option<Refusal> {
-    let applies = |(name, when, _): &&Refusal| {
-        *name == key
-            && match when {
+    let applies = |refusal: &&Refusal| {
+        refusal.field == key
+            && match refusal.when {
                 If::Given => true,
                 If::NotOne => !matches!(value, Value::Integer(1)) && *value != Value::Number(1.0),
                 If::Truth => matches!(value, Value::Bool(_)),
@@ -216,7 +289,7 @@ fn refusal(place: Place, key: &str, value: &Value<'_>) -> Option<Refusal> {
 
 /// The fields of a row that no shape reads.
 #[derive(Debug, Default)]
-pub(super) struct Ignored {
+pub(in crate::shape) struct Ignored {
     /// Their names, each once.
     pub names: Vec<String>,
     /// The first of them that holds an image.
@@ -226,7 +299,7 @@ pub(super) struct Ignored {
 impl Ignored {
     fn add(&mut self, place: Place, key: &str) {
         let name = match place {
-            Place::Row | Place::Question => shorten(key),
+            Place::Row(_) => shorten(key),
             Place::Message => format!("messages.{}", shorten(key)),
             Place::Part => format!("content.{}", shorten(key)),
         };

@@ -11,7 +11,7 @@ const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bm
 const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 
 /// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's metadata.
-pub(super) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
+pub(in crate::shape) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
     match (row.get("image"), row.get("images")) {
         (Some(one), Some(many)) => {
             let (one, many) = (list(one)?, list(many)?);
@@ -48,7 +48,7 @@ fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
 
 /// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an
 /// image file in a field of such a name. Other fields may name files only to say where a row comes from.
-pub(super) fn is_meant(name: &str, value: &Value<'_>) -> bool {
+pub(in crate::shape) fn is_meant(name: &str, value: &Value<'_>) -> bool {
     let name = name.to_ascii_lowercase();
     let named = NAMES.iter().any(|part| name.contains(part));
     match value {
@@ -73,7 +73,7 @@ fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {
 }
 
 /// Reads an image by any of its spellings: text, bytes, or an object with `bytes`, `base64`, `url` or `path`.
-pub(super) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> {
+pub(in crate::shape) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> {
     match value {
         Value::Bytes(bytes) if bytes.is_empty() => Err(BadRow::NoImage("bytes that are empty")),
         Value::Bytes(bytes) => Ok(ImageSource::Bytes(bytes.to_vec())),

@@ -5,7 +5,7 @@ use crate::{
     progress::Format,
 };
 use anyhow::{Context, Result};
-use garden_data::{BadRow, missing::check_folder, source::MAX_IMAGE_BYTES};
+use garden_data::{BadRow, MAX_IMAGE_BYTES, missing::check_folder};
 use garden_memory::units::counted;
 use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -47,7 +47,7 @@ pub struct BatchImage {
 
 /// A row that is ready for a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Its number in the dataset.
     pub row: u64,
     /// Its tokens.
@@ -60,7 +60,7 @@ pub struct Sample {
 
 impl Batch {
     /// Takes a row in at the end.
-    pub fn push(&mut self, sample: &Sample) {
+    pub(crate) fn push(&mut self, sample: &Sample) {
         if self.segments.is_empty() {
             self.segments.push(0);
         }
@@ -104,7 +104,7 @@ impl Batch {
     }
 
     /// Makes it empty and keeps its buffers.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.labels.clear();
         self.segments.clear();

@@ -31,7 +31,7 @@ use std::{
 };
 
 /// The longest row that is read: several photos in base64.
-pub const MAX_ROW_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_ROW_BYTES: u64 = 256 << 20;
 /// Files that a reader keeps open at once.
 const OPEN_FILES: usize = 16;
 /// Folders inside folders that are looked through.
@@ -209,16 +209,6 @@ impl Dataset {
         self.fingerprint
     }
 
-    /// The data files, in the order of their rows.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|file| &*file.path)
-    }
-
-    /// The split that is read, where the names of the files tell one.
-    pub fn split(&self) -> Option<&str> {
-        self.split.as_deref()
-    }
-
     /// What was found beside the rows and is not read, in words: other splits, and links to folders of rows.
     pub fn not_read(&self) -> Vec<String> {
         let left: Vec<String> = self.left.iter().map(LeftSplit::to_string).collect();
@@ -243,7 +233,7 @@ impl Dataset {
     }
 
     /// Where a row is.
-    pub fn row_id(&self, row: u64) -> Result<RowId, DataError> {
+    pub(crate) fn row_id(&self, row: u64) -> Result<RowId, DataError> {
         let (_, file, within) = self.locate(row)?;
         Ok(RowId { file: file.path.clone(), number: within + 1 })
     }

@@ -48,7 +48,7 @@ pub fn decode_data_uri(uri: &str) -> Result<Vec<u8>, BadRow> {
 }
 
 /// The bytes of base64 text: standard or URL-safe, padded or not, in one line or many.
-pub fn decode_base64(text: &str) -> Result<Vec<u8>, BadRow> {
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, BadRow> {
     let text = text.trim();
     let text = if memchr::memchr2(b'\n', b'\r', text.as_bytes()).is_some() {
         Cow::Owned(text.replace(['\n', '\r'], ""))

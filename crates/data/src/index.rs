@@ -26,7 +26,7 @@ const HASHED: u64 = 64 << 10;
 
 /// An open index with its data file.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     path: PathBuf,
     file: File,
     data: File,

@@ -30,7 +30,7 @@ impl Layout {
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// What is wrong with a file as a whole, as far as its beginning tells.
-pub fn fault(head: &[u8]) -> Option<&'static str> {
+pub(crate) fn fault(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"\xFF\xFE") || head.starts_with(b"\xFE\xFF") {
         return Some("it is UTF-16: save it as UTF-8");
     }

@@ -51,7 +51,7 @@ impl Order {
     }
 
     /// The place of the epoch at which a row comes; `None` past the last one.
-    pub fn place(&self, row: u64) -> Option<u64> {
+    pub(crate) fn place(&self, row: u64) -> Option<u64> {
         if row >= self.rows {
             return None;
         }

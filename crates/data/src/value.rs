@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
 
     /// Why a row's text is not JSON, in words for its writer. Where it stands in the file is said with the
     /// row's number.
-    pub fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
+    pub(crate) fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
         if let Err(error) = std::str::from_utf8(text) {
             return format!("byte {} is not UTF-8: save the file as UTF-8", error.valid_up_to() + 1);
         }
@@ -67,7 +67,7 @@ impl<'a> Value<'a> {
     }
 
     /// The field of that name, unless it is absent or null.
-    pub fn get(&self, name: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
         match self {
             Self::Map(fields) => fields
                 .iter()
@@ -79,12 +79,12 @@ impl<'a> Value<'a> {
     }
 
     /// Whether nothing is here.
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
 
     /// What this is, for messages.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "a truth value",
@@ -98,7 +98,7 @@ impl<'a> Value<'a> {
     }
 
     /// Whether this says nothing: what tables that were joined have in fields that a row does not use.
-    pub fn is_blank(&self) -> bool {
+    pub(crate) fn is_blank(&self) -> bool {
         match self {
             Self::Null => true,
             Self::Text(text) => text.trim().is_empty(),

@@ -9,7 +9,7 @@ use crate::{
     selective_loss::{SelectiveLoss, Statistics},
     trainer::{BatchSource, BoxError, Callback, LogEntry, TrainerState},
 };
-use garden_data::{Batch, Dataset, Loader, LoaderOptions, Position, Recipe, RowShare, Tally, loader};
+use garden_data::{Batch, Dataset, Loader, LoaderOptions, Position, Recipe, RowShare, Tally};
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// Batches of one part of a dataset.
@@ -52,9 +52,9 @@ impl Rows {
             workers: supply.workers,
             prefetch_bytes: supply.prefetch_bytes,
             on_bad_row: match config.on_bad_row {
-                OnBadRow::Fail => loader::OnBadRow::Fail,
+                OnBadRow::Fail => garden_data::OnBadRow::Fail,
                 // The limit is for training rows: one bad row of a small evaluation set must not end a long run.
-                OnBadRow::Skip => loader::OnBadRow::Skip {
+                OnBadRow::Skip => garden_data::OnBadRow::Skip {
                     max_share: if seed.is_some() { config.max_bad_share } else { 1.0 },
                 },
             },
@@ -213,7 +213,7 @@ mod tests {
         selective_loss::Level,
         testing::{answered, open_rows, tiny_model},
     };
-    use garden_data::{batch::NO_LABEL, text::Encoder};
+    use garden_data::{NO_LABEL, text::Encoder};
     use std::path::Path;
 
     const JSON_ROWS: usize = 4;

@@ -3,7 +3,7 @@
 use super::flags::SourceFlags;
 use crate::progress::Bars;
 use anyhow::{Result, ensure};
-use garden_data::{Dataset, convert::convert};
+use garden_data::{Dataset, convert};
 use garden_memory::units::counted;
 use std::{
     path::{Path, PathBuf},

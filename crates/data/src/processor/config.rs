@@ -95,17 +95,8 @@ pub struct ProcessorConfig {
 }
 
 impl Default for ProcessorConfig {
-    /// What the published Qwen2.5-VL checkpoints say.
     fn default() -> Self {
-        Self {
-            min_pixels: 3136,
-            max_pixels: 12_845_056,
-            patch_size: 14,
-            merge_size: 2,
-            temporal_patch_size: 2,
-            mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
-            std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
-        }
+        Self::PUBLISHED
     }
 }
 
@@ -152,6 +143,17 @@ struct RawSize {
 }
 
 impl ProcessorConfig {
+    /// What the published Qwen2.5-VL checkpoints say.
+    pub(super) const PUBLISHED: Self = Self {
+        min_pixels: 3136,
+        max_pixels: 12_845_056,
+        patch_size: 14,
+        merge_size: 2,
+        temporal_patch_size: 2,
+        mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+        std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+    };
+
     /// Reads the settings in a checkpoint's folder, from whichever file has them.
     pub fn from_dir(folder: &Path) -> Result<Self, ProcessorError> {
         let own = Self::in_file(&folder.join(FILE_NAME), Some)?;
@@ -234,7 +236,7 @@ impl ProcessorConfig {
             return Err("only a rescale_factor of 1/255 is supported".into());
         }
         let size = raw.size.unwrap_or_default();
-        let published = Self::default();
+        let published = Self::PUBLISHED;
         // The model normalises patches with the published figures, wherever they come from.
         only("image_mean", raw.image_mean, published.mean)?;
         only("image_std", raw.image_std, published.std)?;

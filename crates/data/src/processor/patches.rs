@@ -7,7 +7,8 @@
 use super::{Grid, ProcessorConfig, config::CHANNELS, resize::Band};
 
 /// Sides of a patch and of a block of all published checkpoints, for which the copies are unrolled.
-const USUAL_SIZES: (usize, usize) = (14, 2);
+const USUAL_SIZES: (usize, usize) =
+    (ProcessorConfig::PUBLISHED.patch_size as usize, ProcessorConfig::PUBLISHED.merge_size as usize);
 
 /// Cuts a band of a resized image into row `row` of the image's patches.
 pub(super) fn put_row(row: usize, band: &Band, grid: Grid, config: &ProcessorConfig, patches: &mut [u8]) {

@@ -137,7 +137,7 @@ impl Survey {
     }
 
     /// All rows by what becomes of them.
-    pub fn counts(&self) -> RowCounts {
+    fn counts(&self) -> RowCounts {
         let Self { rows, too_long, no_label, bad, .. } = *self;
         RowCounts { rows, too_long, no_label, bad }
     }
@@ -228,7 +228,7 @@ impl Lengths {
     }
 
     /// The length that a share of the rows does not exceed.
-    pub fn quantile(&self, share: f64) -> usize {
+    pub(crate) fn quantile(&self, share: f64) -> usize {
         let wanted = (share * self.count() as f64).ceil() as u64;
         let mut seen = 0;
         let reached = self.0.iter().find(|(_, count)| {
@@ -250,7 +250,7 @@ impl Lengths {
     }
 
     /// Counts by ranges of equal width, at most `bars` of them: (from, to, count).
-    pub fn histogram(&self, bars: usize) -> Vec<(usize, usize, u64)> {
+    pub(crate) fn histogram(&self, bars: usize) -> Vec<(usize, usize, u64)> {
         let Some((min, _)) = self.0.first_key_value() else { return Vec::new() };
         let width = nice_width((self.max() - min) / bars.max(1) + 1);
         let first = min / width;

@@ -143,11 +143,6 @@ impl Encoder {
         self.tokenizer.decode(ids, false).map_err(|error| TextError::Tokenizer(error.to_string()))
     }
 
-    /// The size of the vocabulary, added tokens included.
-    pub fn vocabulary_size(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
-    }
-
     /// The id of the token that stands for a piece of an image, if the tokenizer has one.
     pub fn image_token(&self) -> Option<u32> {
         self.image_token

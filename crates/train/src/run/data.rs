@@ -17,12 +17,12 @@ use crate::{
 };
 use garden_data::{
     BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Purpose, Recipe, Role, RowReader, RowShare,
+    SplitChoice,
     image::DecodeLimits,
     index,
     overlap::{RowSet, SharedRows, shared_rows},
     processor::{PixelLimits, Processor},
     progress::Progress,
-    split::SplitChoice,
     survey::{Measure, RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };

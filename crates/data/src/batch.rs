@@ -1,7 +1,8 @@
-//! Rows laid end to end: the batch as the engine reads it, and the padded form of it for PyTorch.
+//! Batches of rows laid end to end, and their padded form for PyTorch.
 //!
-//! In come encoded rows with the patches of their images; out goes a [`Batch`] without padding, whose segments say
-//! where each row begins. [`Padded`] is derived from it and has HF's names, shapes and values.
+//! Takes encoded rows with the patches of their images and packs them into a [`Batch`] without padding; its
+//! segments say where each sequence begins. [`Padded`] is derived from a batch and has HF's names, shapes and
+//! values.
 
 use crate::{
     position::Position,
@@ -93,8 +94,8 @@ impl Batch {
         self.rows.is_empty()
     }
 
-    /// How many tokens are learned: what the loss is divided by. The first token of a row has nothing before it that
-    /// could foretell it.
+    /// How many tokens are learned: what the loss is divided by. The first token of a row has nothing before
+    /// it that could foretell it.
     pub fn label_tokens(&self) -> usize {
         let learned = |span: &[usize]| {
             let labels = self.labels.get(span[0] + 1..span[1]).unwrap_or_default();
@@ -129,7 +130,8 @@ pub struct Padded {
     pub attention_mask: Vec<i64>,
     /// `[rows, length]`: -100 where nothing is learned.
     pub labels: Vec<i64>,
-    /// `[rows, length]`: 1 where an image is. Without it transformers 5 gives images one-dimensional positions.
+    /// `[rows, length]`: 1 where an image is. Without it transformers 5 gives images one-dimensional
+    /// positions.
     pub mm_token_type_ids: Vec<i64>,
     /// `[patches, 1176]`, normalised.
     pub pixel_values: Vec<f32>,

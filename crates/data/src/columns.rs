@@ -1,6 +1,7 @@
 //! Which columns of a dataset mean what, where their names do not say it.
 //!
-//! Takes `image=photo,prompt=question` and renames the fields of each row before its shape is recognised.
+//! Takes pairs such as `image=photo,prompt=question` and renames the fields of each row before its shape is
+//! recognised.
 
 use crate::{error::BadRow, shape, value::Value};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! A dataset: files of rows behind one numbering.
 //!
-//! In comes a file, a folder or a hub id; out goes any row by its number, as a [`Conversation`] with the name of its
-//! shape. What is kept in memory is a few words a file: offsets stay in their index, and a row is read when it is asked
-//! for, by a [`RowReader`] of the asking thread.
+//! Takes a file, a folder or a hub id and gives any row by its number, as a [`Conversation`] with its shape.
+//! Memory holds a few words for each file: offsets stay in their index, and a [`RowReader`] reads a row when
+//! its thread asks for it.
 
 use crate::{
     card::Card,
@@ -107,8 +107,8 @@ pub(crate) struct Found {
 }
 
 impl Dataset {
-    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`). One without rows is
-    /// refused: nothing can be learned from it, and it is seldom meant.
+    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`). One
+    /// without rows is refused: nothing can be learned from it, and it is seldom meant.
     pub fn open(name: &str, options: &DatasetOptions, progress: &dyn Progress) -> Result<Self, DataError> {
         let path = Path::new(name);
         let local = |chosen| Found { chosen, bounds: None, index_folder: None };
@@ -164,8 +164,8 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An epoch sees them
-    /// all. A dataset by itself stays what it was, so that runs of it can be continued.
+    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An
+    /// epoch sees them all. A dataset by itself stays what it was, so that runs of it can be continued.
     pub fn join(mut parts: Vec<(Self, u64)>) -> Result<Self, DataError> {
         if let [(_, 1)] = parts[..] {
             return Ok(parts.remove(0).0);

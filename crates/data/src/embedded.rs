@@ -1,7 +1,7 @@
 //! Images written inside a row: data URIs and base64.
 //!
-//! In comes text; out go the encoded bytes of an image. Nothing is guessed: text that does not decode to the last
-//! character is an error, and the bytes are judged by the image decoder alone (the media type is not believed).
+//! Takes text and gives the encoded bytes of an image. Nothing is guessed: text that does not decode to its
+//! last character is an error. The media type is not believed; the image decoder alone judges the bytes.
 
 use crate::error::BadRow;
 use base64::{

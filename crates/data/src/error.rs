@@ -1,8 +1,8 @@
 //! What can be wrong: with a row ([`BadRow`]), or with the whole dataset ([`DataError`]).
 //!
-//! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says what is
-//! wrong and where. What to do about it belongs to the front end, which finds what it needs in the fields;
-//! [`DataError::bad_row`] leads from an error about a dataset to the row at fault.
+//! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says
+//! what is wrong and where. What to do about it belongs to the front end, which finds what it needs in the
+//! fields; [`DataError::bad_row`] leads from an error about a dataset to the row at fault.
 
 use crate::{image::ImageError, recipe::LeftOut, row::RowId, shape, text::TextError};
 use std::{

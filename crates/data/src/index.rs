@@ -1,8 +1,8 @@
-//! Where each row of a text file begins: a file of 8 bytes a row, read in place.
+//! The index of a text file: where each row begins, 8 bytes a row, read in place.
 //!
-//! In comes a JSON Lines or JSON array file; out goes the span of any of its rows, by one positioned read. The index
-//! is built in one pass, kept beside the data (or in the cache folder where that is not writable), and built again
-//! when the data changed: it names the size, the time and a hash of both ends of the file it belongs to.
+//! Takes a JSON Lines or JSON array file and gives the span of any of its rows by one positioned read. The
+//! index is built in one pass and kept beside the data, or in the cache folder where that is not writable. It
+//! is rebuilt when the data change: it records the size, the time and a hash of both ends of its file.
 
 use crate::{
     error::DataError,
@@ -52,8 +52,8 @@ struct Stamp {
 }
 
 impl Index {
-    /// Opens the index of a data file, and builds it first where there is none or the data changed. Where `folder`
-    /// is given, the index is kept there and never beside the data.
+    /// Opens the index of a data file, and builds it first where there is none or the data changed. Where
+    /// `folder` is given, the index is kept there and never beside the data.
     pub fn open(path: &Path, folder: Option<&Path>, progress: &dyn Progress) -> Result<Self, DataError> {
         let data = File::open(path).map_err(DataError::io(path))?;
         let (stamp, head) = Stamp::and_head(&data).map_err(DataError::io(path))?;

@@ -1,13 +1,13 @@
 //! Turns rows of a dataset into batches, in memory that depends on the batch and not on the dataset.
 //!
-//! The main path: a [`Dataset`] numbers the rows of JSON Lines, JSON, CSV and Parquet files, folders of them and hub ids.
-//! A [`Recipe`] holds a model folder's image processor, tokenizer and chat template, and encodes conversations. A
-//! [`Loader`] prepares rows ahead in threads and gives packed [`Batch`]es of token ids, labels and image patches;
-//! [`Padded`] is the same batch in the form of Hugging Face's models. [`survey::survey`] looks at every row before
-//! anything is trained.
+//! The main path: a [`Dataset`] numbers the rows of JSON Lines, JSON, CSV and Parquet files, folders of them
+//! and hub ids. A [`Recipe`] holds a model folder's image processor, tokenizer and chat template, and encodes
+//! conversations. A [`Loader`] prepares rows ahead in threads and gives packed [`Batch`]es of token ids,
+//! labels and image patches; [`Padded`] is the same batch in the form of Hugging Face's models.
+//! [`survey::survey`] looks at every row before anything is trained.
 //!
-//! Nothing here grows with the number of rows: their offsets live in an index file, and an image lives from its decoding
-//! to the end of its batch.
+//! Nothing here grows with the number of rows: their offsets live in an index file, and an image lives from
+//! its decoding to the end of its batch.
 //!
 //! ```
 //! use garden_data::{Dataset, DatasetOptions, Loader, LoaderOptions, NO_LABEL, Purpose, Recipe};

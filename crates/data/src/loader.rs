@@ -1,8 +1,9 @@
 //! Batches of a dataset, epoch after epoch, in memory that does not grow.
 //!
-//! In come a [`Recipe`] and a place to start from; out come [`Batch`]es, prepared ahead by threads. Which rows a batch
-//! has depends on the seed and the place alone, not on the number of threads: each batch is full, rows that are left
-//! out or skipped are counted and replaced by the next in order, and an epoch ends with what is left.
+//! Takes a dataset, a [`Recipe`] and a [`Position`] to start from, and gives [`Batch`]es that threads prepare
+//! ahead. The rows of a batch depend on the seed and the position alone, not on the number of threads. Every
+//! batch is full except the last of an epoch; rows that are left out or skipped are counted and replaced by
+//! the next in order.
 
 use crate::{
     batch::{Batch, Sample},
@@ -183,7 +184,8 @@ impl Loader {
             Some(seed) => Order::shuffled(rows, seed, epoch),
             None => Order::sequential(rows),
         };
-        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an epoch.
+        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an
+        // epoch.
         let placed = |mut worker: W| {
             let mut current = (0, order(0));
             let in_dataset = in_dataset.clone();

@@ -1,7 +1,7 @@
 //! A position in the rows of a run.
 //!
-//! A [`Position`] names the row that comes next. After the last row of an epoch that is the first row of the next
-//! epoch, for the loader, for the trainer and in checkpoints alike.
+//! A [`Position`] names the row that comes next. After the last row of an epoch that is the first row of the
+//! next epoch, for the loader, for the trainer and in checkpoints alike.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ impl Position {
         Self { epoch, row: 0 }
     }
 
-    /// The same position in epochs of `rows` rows. Some older checkpoints write the end of an epoch as the row after
-    /// its last one: that is the first row of the next epoch.
+    /// The same position in epochs of `rows` rows. Some older checkpoints write the end of an epoch as the
+    /// row after its last one: that is the first row of the next epoch.
     pub fn normalised(self, rows: u64) -> Self {
         if self.row == rows { Self::start_of(self.epoch + 1) } else { self }
     }

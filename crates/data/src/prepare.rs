@@ -1,7 +1,7 @@
 //! Prepares one row of a dataset for a batch: reads it, encodes its text, decodes its images.
 //!
-//! Takes the number of a row and gives a [`Sample`], or why the row is left out. Text is encoded before any image is
-//! decoded, so a row that is left out costs no decoding.
+//! Takes the number of a row and gives a [`Sample`], or why the row is left out. Text is encoded before any
+//! image is decoded, so a row that is left out costs no decoding.
 
 use crate::{
     batch::Sample,

@@ -1,8 +1,8 @@
 //! The one path from a conversation to image grids, token ids and labels.
 //!
 //! A [`Recipe`] holds a model's processor and encoder and what its tokens are for. The loader, the survey and
-//! generation all call [`Recipe::encode`]. It reads only the headers of images, since a header tells how many tokens
-//! its image takes; [`Recipe::append_patches`] decodes the pixels afterwards, for rows that are kept.
+//! generation all call [`Recipe::encode`]. It reads only the headers of images, since a header tells how many
+//! tokens its image takes; [`Recipe::append_patches`] decodes the pixels afterwards, for rows that are kept.
 
 use crate::{
     error::BadRow,
@@ -105,8 +105,8 @@ impl Recipe {
         Ok(EncodedRow { images, tokens, left_out })
     }
 
-    /// Decodes the images of an encoded conversation and appends their patches, in order. An image that turns out to
-    /// have another size than its header says is an error.
+    /// Decodes the images of an encoded conversation and appends their patches, in order. An image that turns
+    /// out to have another size than its header says is an error.
     pub fn append_patches<B: AsRef<[u8]>>(
         &self,
         row: &EncodedRow,

@@ -1,8 +1,8 @@
-//! From where an image is to its encoded bytes.
+//! Finds the encoded bytes of an image.
 //!
-//! Takes the [`ImageSource`] of a row and gives bytes, at most [`MAX_IMAGE_BYTES`]. A row reads only files
-//! below the folder of its data file and those that the user named, whatever its paths and links say, and
-//! reaches other machines only where the user allowed it.
+//! Takes the [`ImageSource`] of a row and gives at most [`MAX_IMAGE_BYTES`] bytes. A row reads only files
+//! below the folder of its data file and below those that the user named, whatever its paths and links say,
+//! and reaches other machines only where the user allowed it.
 
 use crate::{error::BadRow, remote::RemoteImages, row::ImageSource};
 use std::{

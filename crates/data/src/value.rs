@@ -1,13 +1,13 @@
 //! A raw row before its shape is known: JSON, or a Parquet row in the same terms.
 //!
-//! In comes the text of a row; out goes a tree that borrows from it, so a megabyte of base64 is not copied before it
-//! is decoded. The size of the tree is bounded by [`MAX_VALUES`], whatever the text holds.
+//! Takes the text of a row and gives a tree that borrows from it, so a megabyte of base64 is not copied
+//! before it is decoded. The size of the tree is bounded by [`MAX_VALUES`], whatever the text holds.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{borrow::Cow, cell::Cell, fmt};
 
-/// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has millions
-/// and would take twenty times its text in memory.
+/// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has
+/// millions and would take twenty times its text in memory.
 const MAX_VALUES: u32 = 1 << 18;
 
 /// One value of a raw row.
@@ -170,8 +170,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value<'de>, A::Error> {
-        // Image bytes are sometimes written as a list of integers: kept as bytes from the start, and free of the
-        // budget, a photo takes megabytes and not a hundred of them.
+        // Image bytes are sometimes written as a list of integers: kept as bytes from the start, and free of
+        // the budget, a photo takes megabytes and not a hundred of them.
         let mut bytes = Vec::new();
         let mut list = Vec::new();
         while let Some(value) = seq.next_element_seed(self)? {

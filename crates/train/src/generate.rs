@@ -1,8 +1,8 @@
 //! What a model answers to a question with images.
 //!
-//! Takes a model, a conversation that ends with a question, and its images still encoded; gives the answer, piece by piece
-//! while it grows. Tokenizer, template and image limits are the model folder's own, and without a temperature the answer
-//! is the one that Hugging Face gives on the same weights.
+//! Takes a model, a conversation that ends with a question, and its images still encoded; gives the answer,
+//! piece by piece while it grows. Tokenizer, template and image limits are the model folder's own, and
+//! without a temperature the answer is the one that Hugging Face gives on the same weights.
 
 use garden_data::{
     BadRow, Conversation, ImageSource, Part, Purpose, Recipe, Role, Turn,
@@ -152,8 +152,8 @@ impl GenerationConfig {
     }
 }
 
-/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when this is made,
-/// before gigabytes of weights are read.
+/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when
+/// this is made, before gigabytes of weights are read.
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Vec<u8>,
@@ -217,7 +217,8 @@ impl Interpreter {
         Ok(Prompt { ids, patches, grids, sampler, max_tokens })
     }
 
-    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is whole characters.
+    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is
+    /// whole characters.
     pub fn answer(
         &self,
         model: &Model,

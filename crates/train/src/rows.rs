@@ -1,7 +1,8 @@
 //! Feeds the trainer with the batches of a loader, and masks labels by selective loss on the way.
 //!
-//! Takes a [`Recipe`] and the share of a dataset's rows that this source reads, and gives batches epoch by epoch. A
-//! position means the same in every run with the same seed, so it is all that a checkpoint keeps of the data.
+//! Takes a [`Recipe`] and the share of a dataset's rows that this source reads, and gives batches epoch by
+//! epoch. A position means the same in every run with the same seed, so it is all that a checkpoint keeps of
+//! the data.
 
 use crate::{
     config::{DataConfig, OnBadRow},
@@ -53,7 +54,8 @@ impl Rows {
             prefetch_bytes: supply.prefetch_bytes,
             on_bad_row: match config.on_bad_row {
                 OnBadRow::Fail => garden_data::OnBadRow::Fail,
-                // The limit is for training rows: one bad row of a small evaluation set must not end a long run.
+                // The limit is for training rows: one bad row of a small evaluation set must not end a long
+                // run.
                 OnBadRow::Skip => garden_data::OnBadRow::Skip {
                     max_share: if seed.is_some() { config.max_bad_share } else { 1.0 },
                 },

@@ -33,7 +33,8 @@ Exits with 1 if a row is bad.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name, owner/name@revision).
+    /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name,
+    /// owner/name@revision).
     path: String,
     /// The checkpoint whose tokenizer, template and image limits are used.
     #[arg(long, value_name = "DIR")]

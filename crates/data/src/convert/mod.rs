@@ -1,7 +1,7 @@
-//! A dataset in another format and one shape: OpenAI `messages`, every image inside its row.
+//! Writes a dataset in another format and one shape: OpenAI `messages`, with every image inside its row.
 //!
-//! In comes a dataset of any format and shape; out goes a JSON Lines, JSON or Parquet file that needs no other file.
-//! Images keep their encoded bytes; those that are remote stay addresses.
+//! Takes a dataset of any format and shape and writes a JSON Lines, JSON or Parquet file that needs no other
+//! file. Images keep their encoded bytes; remote images stay addresses.
 
 use crate::{
     dataset::{Dataset, RowReader},

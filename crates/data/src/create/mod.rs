@@ -1,7 +1,7 @@
-//! Made datasets, for trials and benchmarks: pictures with questions that can be answered by looking at them.
+//! Makes datasets for trials and benchmarks: images with questions that can be answered by looking at them.
 //!
-//! In come a kind, a number of rows, a size and a seed; out goes a folder with rows in JSON Lines. The same seed makes
-//! the same files, whatever the number of threads.
+//! Takes a kind, a number of rows, a size and a seed, and writes a folder with rows in JSON Lines. The same
+//! seed makes the same files, whatever the number of threads.
 
 mod photo;
 mod random;

@@ -1,4 +1,5 @@
-//! One coloured shape on a quiet ground, and a question about it: a task that a small model learns in minutes.
+//! Makes one coloured shape on a quiet ground and a question about it: a task that a small model learns in
+//! minutes.
 
 use super::{Made, random::Random};
 

@@ -1,8 +1,9 @@
-//! Encoded image bytes to upright RGB pixels, as HF's `load_image` makes them.
+//! Decodes images to upright RGB pixels, as HF's `load_image` does.
 //!
-//! In come the bytes of a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; out go 8-bit RGB rows with the EXIF
-//! orientation applied and any alpha dropped, which is what Pillow's `convert("RGB")` does. The size is checked
-//! against [`DecodeLimits`] from the header, before anything is allocated for pixels, and no input panics.
+//! Takes the bytes of a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF and gives 8-bit RGB rows with the
+//! EXIF orientation applied and any alpha dropped, which is what Pillow's `convert("RGB")` does. The size is
+//! checked against [`DecodeLimits`] from the header, before anything is allocated for pixels, and no input
+//! panics.
 
 mod colour;
 mod gif;
@@ -250,7 +251,8 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a few rows.
+    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a
+    /// few rows.
     pub decoding_bytes: u64,
 }
 
@@ -309,7 +311,8 @@ fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> R
         .unwrap_or_else(|| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))
 }
 
-/// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs nothing.
+/// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs
+/// nothing.
 fn resize_buffer(buffer: &mut Vec<u8>, length: usize) {
     buffer.resize(length, 0);
 }

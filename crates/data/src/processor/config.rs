@@ -1,4 +1,4 @@
-//! How a checkpoint wants its images: `preprocessor_config.json`, or what `processor_config.json` says in its
+//! How a model wants its images: `preprocessor_config.json`, or what `processor_config.json` says in its
 //! place.
 //!
 //! Takes the files as transformers 4 and 5 write them (`min_pixels` and `max_pixels`, or `size.shortest_edge`
@@ -212,8 +212,8 @@ impl ProcessorConfig {
         CHANNELS * self.patch_square()
     }
 
-    /// The numbers of one patch in HF's `pixel_values`, which has the still frame several times: 1176 for patches of 14
-    /// pixels in two frames.
+    /// The numbers of one patch in HF's `pixel_values`, which has the still frame several times: 1176 for
+    /// patches of 14 pixels in two frames.
     pub fn patch_values(&self) -> usize {
         self.patch_bytes() * self.temporal_patch_size as usize
     }

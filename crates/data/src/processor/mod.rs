@@ -1,8 +1,8 @@
-//! Upright pixels to the patches of Qwen2-VL's image processor.
+//! Cuts images into the patches of Qwen2-VL's image processor.
 //!
-//! In come encoded images and the limits of a checkpoint's `preprocessor_config.json`; out go a [`Grid`] and its
-//! patches, either compact (one byte a sample, the still frame once) or as HF's normalised f32 `pixel_values`. Given
-//! equal decoded pixels, both equal HF's default (torchvision) processor bit for bit.
+//! Takes encoded images and the limits of a model folder's `preprocessor_config.json`; gives a [`Grid`] and
+//! its patches, either compact (one byte a sample, the still frame once) or as HF's normalised f32
+//! `pixel_values`. Given equal decoded pixels, both equal HF's default (torchvision) processor bit for bit.
 
 mod config;
 mod patches;
@@ -97,7 +97,8 @@ impl Processor {
         images.iter().enumerate().map(header).collect()
     }
 
-    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`, unless it fails.
+    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`, unless it
+    /// fails.
     pub fn append_patches(
         &self,
         encoded: &[u8],

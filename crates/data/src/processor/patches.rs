@@ -1,8 +1,8 @@
-//! Resized pixels to patches, in the order in which HF lays them out.
+//! Lays resized pixels out as patches, in HF's order.
 //!
-//! In come bands of an image, each as high as a patch; out go patches of `[channel][y][x]` bytes, block by block of
-//! merge size squared, blocks in reading order. HF's `pixel_values` have each channel's square repeated for every
-//! frame and normalised in f32; they are derived from the compact form and equal HF's bit for bit.
+//! Takes bands of an image, each as high as a patch, and gives patches of `[channel][y][x]` bytes, block by
+//! block of merge size squared, blocks in reading order. HF's `pixel_values` repeat each channel's square for
+//! every frame and are normalised in f32; they are derived from the compact form and equal HF's bit for bit.
 
 use super::{Grid, ProcessorConfig, config::CHANNELS, resize::Band};
 

@@ -1,5 +1,5 @@
-//! `instruction`, perhaps with an `input` on a line of its own, `output`, and perhaps earlier exchanges as `history`,
-//! beside `images`.
+//! `instruction`, perhaps with an `input` on a line of its own, `output`, and perhaps earlier exchanges as
+//! `history`, beside `images`.
 
 use super::{
     Definition,

@@ -1,4 +1,5 @@
-//! `conversations` with `<image>` markers, beside `image`: ShareGPT's conversations with another name for the images.
+//! `conversations` with `<image>` markers, beside `image`: ShareGPT's conversations with another name for the
+//! images.
 
 use super::{
     Definition,

@@ -1,10 +1,11 @@
 //! The shapes in which people write rows, each recognised by itself.
 //!
-//! Takes a raw [`Value`] and gives the [`Conversation`] it means, the [`Shape`] it has, and the names of the fields that
-//! no shape reads. A field that would change what is learned is followed or refused by name, never dropped.
+//! Takes a raw [`Value`] and gives the [`Conversation`] it means, the [`Shape`] it has, and the names of the
+//! fields that no shape reads. A field that would change what is learned is followed or refused by name,
+//! never dropped.
 //!
-//! Each shape is one file here that holds its [`Definition`], and one line of [`SHAPES`]. What shapes are made of is in
-//! `common`.
+//! Each shape is one file here that holds its [`Definition`], and one line of [`SHAPES`]. What shapes are
+//! made of is in `common`.
 
 mod common;
 

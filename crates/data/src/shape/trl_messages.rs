@@ -1,5 +1,5 @@
-//! `messages` beside `images`. Placeholder parts say where the images belong; without any, the first user turn begins
-//! with them.
+//! `messages` beside `images`. Placeholder parts say where the images belong; without any, the first user
+//! turn begins with them.
 
 use super::{
     Definition,

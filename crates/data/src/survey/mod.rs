@@ -1,8 +1,8 @@
-//! What a dataset holds, and what training will make of it, before anything is trained.
+//! What a dataset holds and what training will make of it, before anything is trained.
 //!
-//! In come a dataset, a processor and, where there is one, a checkpoint's tokenizer; out goes a [`Survey`]: shapes,
-//! sizes, token lengths, what is left out and why, what a batch costs. Where images are decoded, a row that is
-//! bad in training is bad here; memory is bounded by the number of different sizes, not of rows.
+//! Takes a dataset, a processor and, where there is one, a model's tokenizer; gives a [`Survey`]: shapes,
+//! sizes, token lengths, which rows are left out and why, what a batch costs. Where images are decoded, a row
+//! that is bad in training is bad here. Memory is bounded by the number of different sizes, not of rows.
 
 mod report;
 
@@ -66,7 +66,8 @@ pub struct SurveyOptions {
     pub workers: usize,
     /// Rows that are not trained on; they are counted separately as well.
     pub held_out: Option<RowShare>,
-    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far faster.
+    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far
+    /// faster.
     pub decode: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The text half of a checkpoint's folder.
+//! Reads the tokenizer and chat template of a model folder.
 //!
-//! In come `tokenizer.json`, `tokenizer_config.json` and the chat template from wherever this checkpoint keeps it; out
-//! goes an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
+//! Takes `tokenizer.json`, `tokenizer_config.json` and the chat template, wherever the folder keeps it, and
+//! gives an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
 
 use super::{Encoder, Specials, guard, template::Template};
 use minijinja::Value;

@@ -1,9 +1,9 @@
-//! Conversations to token ids and labels, by the checkpoint's own tokenizer and chat template.
+//! Encodes conversations as token ids and labels, with the model's own tokenizer and chat template.
 //!
-//! Takes a [`Conversation`] and the number of tokens of each of its images, and gives ids equal to those of HF's
-//! processor and, for each token, whether it is trained on. Text of a row never becomes a control token: what reads
-//! like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that are words of a
-//! row, such as those around a box, are tokens as in HF.
+//! Takes a [`Conversation`] and the number of tokens of each of its images; gives ids equal to those of HF's
+//! processor and, for each token, whether it has a label. Text of a row never becomes a control token: what
+//! reads like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that
+//! are words of a row, such as those around a box, are tokens as in HF.
 
 pub mod bytes;
 mod files;
@@ -131,7 +131,8 @@ impl Encoder {
         self.tokenise(&self.rendered(row, train_on, false)?, image_tokens)
     }
 
-    /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is trained on.
+    /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is
+    /// trained on.
     pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
         let mut encoded = self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens)?;
         encoded.trained.fill(false);

@@ -1,7 +1,8 @@
 //! The fields of an object, and which of them were read.
 //!
-//! Takes an object of a row and gives its fields by name. Afterwards it tells what nobody asked for: a field that would
-//! change what is learned is an error that names it, any other is named in the survey. So nothing is dropped silently.
+//! Takes an object of a row and gives its fields by name. Afterwards it reports every field that nobody asked
+//! for: one that would change what is learned is an error that names it, any other is named in the survey. So
+//! nothing is dropped silently.
 
 use super::{images, shorten};
 use crate::{error::BadRow, value::Value};
@@ -257,7 +258,8 @@ impl<'r, 'a> Fields<'r, 'a> {
         BadRow::Field { field, expected, found: self.value.get(field).map_or("nothing", Value::kind) }
     }
 
-    /// What says something and was not read: refused where it would change what is learned, else added to `ignored` under its name.
+    /// What says something and was not read: refused where it would change what is learned, else added to
+    /// `ignored` under its name.
     pub fn finish(&self, place: Place, ignored: &mut Ignored) -> Result<(), BadRow> {
         let unread = self.all().iter().enumerate().filter(|(at, (_, value))| {
             !value.is_blank() && ((*at as u32) >= NOTED || self.read.get() & (1 << at) == 0)

@@ -1,4 +1,4 @@
-//! Images by any of their spellings: text, bytes, or an object with one of them.
+//! Reads images in any of their spellings: text, bytes, or an object with one of them.
 
 use super::fields::Fields;
 use crate::{embedded, error::BadRow, row::ImageSource, value::Value};
@@ -10,7 +10,8 @@ const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bm
 /// Parts of the names by which people call an image.
 const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 
-/// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's metadata.
+/// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's
+/// metadata.
 pub(in crate::shape) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
     match (row.get("image"), row.get("images")) {
         (Some(one), Some(many)) => {

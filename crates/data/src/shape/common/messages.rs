@@ -1,4 +1,4 @@
-//! Messages by either spelling: `role` and `content`, or `from` and `value`.
+//! Reads messages in either spelling: `role` and `content`, or `from` and `value`.
 
 use super::{
     fields::{Fields, Ignored, Place},
@@ -154,8 +154,8 @@ fn image_part<'r>(part: &Value<'_>, fields: &Fields<'_, '_>) -> Result<DraftPart
     }
 }
 
-/// `{"type": "base64", "media_type": "image/png", "data": "..."}`, or `{"type": "url", "url": "..."}`. The media type is
-/// not believed: the bytes say what they are.
+/// `{"type": "base64", "media_type": "image/png", "data": "..."}`, or `{"type": "url", "url": "..."}`. The
+/// media type is not believed: the bytes say what they are.
 fn anthropic_source(source: &Value<'_>) -> Result<ImageSource, BadRow> {
     let fields = Fields::new(source);
     match fields.text("type")? {

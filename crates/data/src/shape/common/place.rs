@@ -1,4 +1,5 @@
-//! Where the images beside a conversation belong: at its markers, at its placeholders, or before its first question.
+//! Where the images beside a conversation belong: at its markers, at its placeholders, or before its first
+//! question.
 
 use super::row::{Draft, DraftPart, RowFields};
 use crate::{
@@ -38,8 +39,9 @@ pub(in crate::shape) enum Arrangement {
 }
 
 impl Arrangement {
-    /// Where the images of a row's `messages` are, if it has any. Where a message shows an image itself, markers are plain
-    /// text. So they are in parts without an image beside them, since parts say what is an image.
+    /// Where the images of a row's `messages` are, if it has any. Where a message shows an image itself,
+    /// markers are plain text. So they are in parts without an image beside them, since parts say what is an
+    /// image.
     pub fn of(row: &mut RowFields<'_, '_>) -> Result<Option<Self>, BadRow> {
         if row.list()? != Some("messages") {
             return Ok(None);

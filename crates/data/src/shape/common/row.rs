@@ -1,7 +1,7 @@
 //! A row while shapes look at it, and its turns while their images have no place yet.
 //!
-//! Recognising a row may take reading its messages and images. [`RowFields`] keeps what was read, so that the shape
-//! that reads the row in the end does not read it again.
+//! Recognising a row may take reading its messages and images. [`RowFields`] keeps what was read, so that the
+//! shape that reads the row in the end does not read it again.
 
 use super::{
     fields::{Fields, Ignored, Place, Refusal},

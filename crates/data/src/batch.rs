@@ -11,7 +11,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// The label of a token that is not learned.
+/// The label of a token that is not learned, as in PyTorch.
 pub const NO_LABEL: i32 = -100;
 
 /// Rows laid end to end.
@@ -19,9 +19,9 @@ pub const NO_LABEL: i32 = -100;
 pub struct Batch {
     /// Token ids of all rows.
     pub ids: Vec<u32>,
-    /// What is learned at each token: the token itself, or [`NO_LABEL`]. Not shifted.
+    /// The label of each token: the token itself, or [`NO_LABEL`]. Not shifted.
     pub labels: Vec<i32>,
-    /// Where each row begins in `ids`, and where the last one ends.
+    /// Where each sequence begins in `ids`, and where the last one ends.
     pub segments: Vec<usize>,
     /// The images of all rows, in order.
     pub images: Vec<BatchImage>,
@@ -60,7 +60,7 @@ pub(crate) struct Sample {
 }
 
 impl Batch {
-    /// Takes a row in at the end.
+    /// Appends a row.
     pub(crate) fn push(&mut self, sample: &Sample) {
         if self.segments.is_empty() {
             self.segments.push(0);
@@ -94,8 +94,8 @@ impl Batch {
         self.rows.is_empty()
     }
 
-    /// How many tokens are learned: what the loss is divided by. The first token of a row has nothing before
-    /// it that could foretell it.
+    /// How many tokens have a label: what the loss is divided by. The first token of a sequence is never
+    /// predicted, so it does not count.
     pub fn label_tokens(&self) -> usize {
         let learned = |span: &[usize]| {
             let labels = self.labels.get(span[0] + 1..span[1]).unwrap_or_default();
@@ -104,7 +104,7 @@ impl Batch {
         self.segments.windows(2).map(learned).sum()
     }
 
-    /// Makes it empty and keeps its buffers.
+    /// Empties it and keeps its buffers.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.labels.clear();
@@ -117,7 +117,7 @@ impl Batch {
     }
 }
 
-/// A batch as HF's models take it: every row as long as the longest.
+/// A batch as HF's models take it: every sequence padded to the longest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Padded {
     /// Rows.

@@ -39,7 +39,7 @@ const MAX_DEPTH: usize = 8;
 /// JSON files that the `datasets` library leaves beside the data, and that hold no rows.
 const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.json"];
 
-/// What a user may decide about reading a dataset.
+/// How a dataset is read.
 #[derive(Debug, Clone, Default)]
 pub struct DatasetOptions {
     /// Folders that rows read their images from, besides the folder of their file. Relative paths are looked

@@ -12,7 +12,7 @@ use std::{
     path::PathBuf,
 };
 
-/// What a row made up is shown up to this many characters.
+/// Text of a row is shown up to this many characters.
 const LONGEST_SHOWN: usize = 200;
 
 /// Text of a row inside a message: short, and unable to steer a terminal.
@@ -33,7 +33,7 @@ pub enum BadRow {
     /// The text of the row is not JSON.
     #[error("not JSON: {0}")]
     Json(String),
-    /// The row is longer than any honest row.
+    /// The row is longer than any reasonable row.
     #[error("the row has {bytes} bytes; at most {limit} are read")]
     TooLarge {
         /// Its length.
@@ -108,7 +108,7 @@ pub enum BadRow {
         /// The field that has it.
         field: &'static str,
     },
-    /// A turn of somebody else that is to be learned.
+    /// A turn of another role than the assistant's is to be learned.
     #[error(
         "'{field}' asks to learn a message of role '{role}': only the assistant's are learned; remove it"
     )]
@@ -118,7 +118,7 @@ pub enum BadRow {
         /// The role of the message.
         role: &'static str,
     },
-    /// Somebody else than the assistant calls tools.
+    /// A turn of another role than the assistant's calls tools.
     #[error("'tool_calls' in a message of role '{0}': only the assistant calls tools")]
     CallsInTurn(&'static str),
     /// Markers or placeholders do not match the images.
@@ -155,7 +155,7 @@ pub enum BadRow {
     /// A conversation without turns.
     #[error("the conversation has no turns")]
     Empty,
-    /// Something stands where an image should, and is none.
+    /// A value in the place of an image that is not one.
     #[error("an image was expected, found {0}")]
     NoImage(&'static str),
     /// A data URI that cannot be read.
@@ -195,7 +195,7 @@ pub enum BadRow {
         /// The folders.
         bounds: Vec<PathBuf>,
     },
-    /// An image that is none, or broken.
+    /// An image that cannot be decoded.
     #[error("image {number}: {source}")]
     Image {
         /// Which image of the row, from 1.
@@ -212,13 +212,13 @@ pub enum BadRow {
     /// The text cannot be encoded.
     #[error(transparent)]
     Text(TextError),
-    /// A good row that the user does not want left out.
+    /// A row that would be left out, where the user wants to stop instead.
     #[error("{0}")]
     LeftOut(LeftOut),
     /// A remote image, and the user did not allow them.
     #[error("image {} is remote, and remote images are not allowed", Shown(.0))]
     RemoteNotAllowed(String),
-    /// A remote image that cannot be had.
+    /// A remote image that cannot be fetched.
     #[error("image {}: {reason}", Shown(url))]
     Remote {
         /// Its address.
@@ -239,7 +239,7 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
 }
 
 impl BadRow {
-    /// What kind of mistake this is: rows with the same one are counted together.
+    /// The kind of mistake, in words: rows with the same kind are counted together.
     pub fn kind(&self) -> String {
         let fixed = match self {
             Self::Refused { field, .. } => return format!("with a field that is not followed: '{field}'"),
@@ -255,7 +255,7 @@ impl BadRow {
             Self::NoAnswer { .. } => "without an answer",
             Self::NoColumn { .. } => "without a column that was given a meaning",
             Self::Weight { .. } | Self::LearnedTurn { .. } => "with a weight that is not followed",
-            Self::CallsInTurn(_) => "with tool calls of somebody else than the assistant",
+            Self::CallsInTurn(_) => "with tool calls outside the assistant's turns",
             Self::Markers { .. }
             | Self::ImagesTwice { .. }
             | Self::NoTurnForImages
@@ -267,7 +267,7 @@ impl BadRow {
             Self::Image { .. } | Self::ImageHeader { .. } => "with an image that cannot be decoded",
             Self::Text(_) => "that the chat template or the tokenizer refuses",
             Self::LeftOut(_) => "that are left out",
-            Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be had",
+            Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be fetched",
         };
         fixed.to_owned()
     }

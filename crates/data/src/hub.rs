@@ -21,7 +21,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Pictures that rows may name by their path are downloaded with the rows.
+/// Images that rows may name by their path are downloaded with the rows.
 const IMAGE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Whether a name that is no file could be on the hub.
@@ -157,7 +157,7 @@ impl Place {
     }
 }
 
-/// The rows of a split of a dataset, and its pictures.
+/// The rows of a split of a dataset, and its images.
 fn dataset_files<'n>(
     names: &'n [String],
     card: Option<&Card>,

@@ -33,7 +33,7 @@ pub(crate) struct Index {
     header: Header,
 }
 
-/// What an index says of itself and of its data.
+/// What an index records about itself and its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
     stamp: Stamp,
@@ -174,7 +174,7 @@ fn read(place: &Path, stamp: Stamp) -> Option<(PathBuf, File, Header)> {
 }
 
 enum BuildError {
-    /// The data is at fault: another place for the index does not help.
+    /// The data are at fault: keeping the index elsewhere would not help.
     Data(DataError),
     /// The index could not be written here.
     Write(io::Error),

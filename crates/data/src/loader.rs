@@ -23,27 +23,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How many bad rows are named in the summary; all are counted.
 const NAMED_BAD_ROWS: usize = 20;
 
-/// What is done about a bad row.
+/// What to do about a bad row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OnBadRow {
-    /// The run stops and names it.
+    /// Stop the run and name the row.
     Fail,
-    /// It is counted and skipped, up to this share of an epoch's rows, 0 to 1.
+    /// Count and skip it, up to this share of an epoch's rows, 0 to 1.
     Skip {
         /// The share beyond which the run stops.
         max_share: f64,
     },
 }
 
-/// What is done about a row that is too long. It is never cut: half an image has no meaning.
+/// What to do about a row that is too long. It is never truncated: half an image has no meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnLongRow {
-    /// It is counted and left out.
+    /// Count it and leave it out.
     #[default]
     Drop,
-    /// The run stops and names it.
+    /// Stop the run and name the row.
     Fail,
 }
 
@@ -52,26 +52,27 @@ pub enum OnLongRow {
 pub struct LoaderOptions {
     /// Rows in a batch.
     pub batch_size: usize,
-    /// The seed of the order; rows come as they are written where there is none.
+    /// The seed of the order; without one, rows come in the order of their files.
     pub shuffle: Option<u64>,
-    /// Epochs to go through, counted from the first.
+    /// The number of epochs, counted from the first of the run.
     pub epochs: u64,
     /// Where to begin.
     pub start: Position,
     /// Threads that prepare rows.
     pub workers: usize,
-    /// Bytes of prepared rows that may wait.
+    /// Bytes of prepared rows that may wait to be used.
     pub prefetch_bytes: u64,
-    /// What is done about bad rows.
+    /// What to do about bad rows.
     pub on_bad_row: OnBadRow,
-    /// What is done about rows that are too long.
+    /// What to do about rows that are too long.
     pub on_long_row: OnLongRow,
     /// Which rows are read.
     pub share: RowShare,
 }
 
 impl Default for LoaderOptions {
-    /// Two threads keep ahead of any CPU trainer; 32 MB are ten photos of 1280 tokens, or thousands of texts.
+    /// Two threads keep ahead of any CPU trainer; 32 MB hold ten photos of 1280 tokens, or thousands of
+    /// texts.
     fn default() -> Self {
         Self {
             batch_size: 1,
@@ -94,7 +95,7 @@ pub struct Tally {
     pub used: u64,
     /// Rows that were too long.
     pub too_long: u64,
-    /// Rows without anything to learn.
+    /// Rows without a label.
     pub no_label: u64,
     /// Rows that were bad.
     pub bad: u64,
@@ -223,7 +224,7 @@ impl Loader {
             return Ok(None);
         }
         let batch = self.fill();
-        // After an error there is nothing to go on with: asking again must not skip the row that failed.
+        // An error is final: asking again must not skip the row that failed.
         self.finished = !matches!(batch, Ok(Some(_)));
         batch
     }
@@ -243,7 +244,7 @@ impl Loader {
         Ok(if batch.is_empty() { None } else { Some(batch) })
     }
 
-    /// Gives the buffers of a batch back, to be filled again.
+    /// Takes a used batch back, to reuse its buffers.
     pub fn recycle(&mut self, batch: Batch) {
         self.spare = Some(batch);
     }
@@ -292,7 +293,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Goes one row on; true at the end of an epoch.
+    /// Moves on by one row; true at the end of an epoch.
     fn advance(&mut self) -> Result<bool, DataError> {
         let next = self.position.after_row(self.rows);
         if next.epoch == self.position.epoch {

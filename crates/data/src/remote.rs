@@ -78,7 +78,7 @@ impl RemoteImages {
     }
 }
 
-/// Whether the same request may well succeed a moment later.
+/// Whether the same request is likely to succeed on another try.
 fn may_pass(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::ConnectionFailed => true,
@@ -113,7 +113,7 @@ impl Resolver for Guard {
     }
 }
 
-/// Whether an address is one of the open internet's.
+/// Whether an address is on the public internet.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),

@@ -45,8 +45,8 @@ impl ImageRoot {
         Ok(self)
     }
 
-    /// The file that a path means, with all links resolved. A path that leads to no file is told as the
-    /// system tells it, one that leads outside by where it leads.
+    /// The file that a path means, with all links resolved. The error about a path that leads outside the
+    /// folders says where it leads.
     fn find(&self, path: &Path) -> Result<PathBuf, BadRow> {
         let mut failed = BadRow::NoSuchImage { path: path.to_owned(), folders: self.starts.clone() };
         for start in &self.starts {
@@ -75,7 +75,7 @@ impl ImageRoot {
     fn read(&self, path: &Path) -> Result<Vec<u8>, BadRow> {
         let whole = self.find(path)?;
         let failed = |reason: String| BadRow::ImageFile { path: path.to_owned(), reason };
-        // Asked before opening: opening a pipe would wait for its writer for ever.
+        // Checked before opening: opening a pipe would wait for its writer for ever.
         if !whole.metadata().is_ok_and(|about| about.is_file()) {
             return Err(failed("not a file".into()));
         }
@@ -110,12 +110,12 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
 
-    /// `inside/` with a picture, links and a pipe; `secret` beside it.
+    /// `inside/` with an image, links and a pipe; `secret` beside it.
     fn folders() -> (tempfile::TempDir, ImageRoot) {
         let top = tempfile::tempdir().unwrap();
         let inside = top.path().join("inside");
         fs::create_dir_all(inside.join("deep")).unwrap();
-        fs::write(inside.join("a.png"), "picture").unwrap();
+        fs::write(inside.join("a.png"), "image").unwrap();
         fs::write(top.path().join("secret"), "secret").unwrap();
         symlink(top.path().join("secret"), inside.join("link.png")).unwrap();
         symlink(inside.join("a.png"), inside.join("deep/fine.png")).unwrap();
@@ -129,7 +129,7 @@ mod tests {
         let absolute = top.path().join("inside/a.png");
         for path in ["a.png", "deep/../a.png", "deep/fine.png", absolute.to_str().unwrap()] {
             let source = ImageSource::Path(path.into());
-            assert_eq!(&*bytes(&source, &root, None).unwrap(), b"picture", "{path}");
+            assert_eq!(&*bytes(&source, &root, None).unwrap(), b"image", "{path}");
         }
     }
 

@@ -74,7 +74,7 @@ impl fmt::Display for LeftSplit {
     }
 }
 
-/// The split of a file: by its own name, else by the nearest of its folders that tells.
+/// The split of a file, by its own name or that of its nearest folder that names one.
 pub(crate) fn split_of(file: &Path) -> Option<String> {
     let shard = file.file_name().and_then(|name| shard_of(&name.to_string_lossy()).map(str::to_owned));
     let named = |part: std::path::Component<'_>| split_in(&part.as_os_str().to_string_lossy());

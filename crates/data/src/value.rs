@@ -31,7 +31,7 @@ pub enum Value<'a> {
     Map(Vec<(Cow<'a, str>, Value<'a>)>),
     /// A Parquet column that no shape has: it is there, and was not decoded.
     Unread {
-        /// Whether it holds images, as far as its type tells.
+        /// Whether it holds images, judged by its type.
         image: bool,
     },
 }
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether this says nothing: what tables that were joined have in fields that a row does not use.
+    /// Whether this is empty: joined tables have such values in fields that a row does not use.
     pub(crate) fn is_blank(&self) -> bool {
         match self {
             Self::Null => true,
@@ -170,8 +170,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value<'de>, A::Error> {
-        // Image bytes are sometimes written as a list of integers: kept as bytes from the start, and free of
-        // the budget, a photo takes megabytes and not a hundred of them.
+        // Image bytes are sometimes written as a list of integers. Kept as bytes from the start and not
+        // counted against the budget, a photo takes megabytes instead of a hundred of them.
         let mut bytes = Vec::new();
         let mut list = Vec::new();
         while let Some(value) = seq.next_element_seed(self)? {

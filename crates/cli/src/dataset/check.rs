@@ -36,19 +36,19 @@ pub struct Args {
     /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name,
     /// owner/name@revision).
     path: String,
-    /// The checkpoint whose tokenizer, template and image limits are used.
+    /// The model folder whose tokenizer, template and image limits are used.
     #[arg(long, value_name = "DIR")]
     base_model: Option<PathBuf>,
-    /// Rows with more tokens are left out.
+    /// Leave out rows with more tokens than this.
     #[arg(long, value_name = "N", requires = "base_model")]
     max_seq_length: Option<usize>,
-    /// Which tokens are learned.
+    /// Which tokens get a label.
     #[arg(long, value_enum, default_value_t, requires = "base_model")]
     train_on: TrainOn,
-    /// Rows in a batch, for its cost.
+    /// Rows in a batch, to estimate its cost.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: u64,
-    /// How the answer is printed.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct Args {
     source: SourceFlags,
 }
 
-/// Looks at every row and prints what was found.
+/// Reads every row and prints the report.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);

@@ -234,7 +234,7 @@ mod tests {
         (0..dataset.rows()).map(|row| reader.read(row).unwrap().conversation).collect()
     }
 
-    /// Rows of several shapes, with a picture beside them, one inside and one far away.
+    /// Rows of several shapes, with an image beside them, one inside and one far away.
     fn source() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.png"), PNG).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     fn a_bad_row_leaves_no_file_behind() {
         let folder = source();
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("a.png"), "no picture").unwrap();
+        fs::write(path("a.png"), "no image").unwrap();
         for name in ["a.jsonl", "b.json", "c.parquet"] {
             let error = convert(&open(&path("in.jsonl")), &path(name), &()).unwrap_err().to_string();
             assert!(error.contains("in.jsonl, row 1: image 1: not an image"), "{error}");

@@ -15,13 +15,13 @@ const TINTS: [(&str, [f32; 3]); 5] = [
 ];
 
 /// Detail comes in layers, each twice as fine and half as strong as the one before; the coarsest has this
-/// many cells across the picture.
+/// many cells across the image.
 const COARSEST: u32 = 3;
 const LAYERS: u32 = 7;
 /// Grain of the sensor, in levels.
 const GRAIN: f32 = 6.0;
 
-/// A picture with a question about its tint.
+/// An image with a question about its tint.
 pub fn make(width: u32, height: u32, random: &mut Random) -> Made {
     let (name, tint) = *random.pick(&TINTS);
     let seed = random.next();

@@ -44,7 +44,7 @@ pub fn colours() -> impl Iterator<Item = &'static str> {
     COLOURS.iter().map(|(name, _)| *name)
 }
 
-/// A picture of a shape with a question: about its colour, or about anything in it.
+/// An image of a shape with a question: about its colour, or about anything in it.
 pub fn make(width: u32, height: u32, about_colour: bool, random: &mut Random) -> Made {
     let (colour, rgb) = *random.pick(&COLOURS);
     let (name, shape) = *random.pick(&SHAPES);

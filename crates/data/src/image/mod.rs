@@ -131,7 +131,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an image may ask for, checked before it is decoded.
+/// The largest image that is decoded, checked by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeLimits {
     /// The most pixels an image may have.
@@ -175,7 +175,7 @@ impl fmt::Debug for Pixels {
     }
 }
 
-/// The buffers of one decode after another: a worker keeps one, so that only the largest image allocates.
+/// Buffers that are reused from image to image: a worker keeps one decoder, so only larger images allocate.
 #[derive(Default)]
 pub struct Decoder {
     jpeg: jpeg::Decoder,
@@ -228,14 +228,14 @@ impl Decoder {
     }
 }
 
-/// Decodes one image; who decodes many keeps a [`Decoder`].
+/// Decodes one image; to decode many, keep a [`Decoder`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
     let mut decoder = Decoder::default();
     decoder.decode(bytes, limits)?;
     Ok(decoder.pixels)
 }
 
-/// What a header says of the image as it is stored.
+/// An image as it is stored, by its header.
 struct Header {
     width: u32,
     height: u32,

@@ -17,7 +17,7 @@ const JOINT_FILE: &str = "processor_config.json";
 /// The keys of the joint file, and the files that version 4 has for each.
 const PARTS: [(&str, &str); 2] =
     [("image_processor", FILE_NAME), ("video_processor", "video_preprocessor_config.json")];
-/// Patches are some thousand bytes and merged in small squares; anything larger is a broken file.
+/// Patches have a few hundred bytes and are merged in small squares; a larger size is a broken file.
 const MAX_PATCH_SIZE: u32 = 256;
 const MAX_MERGE_SIZE: u32 = 16;
 /// Larger limits would overflow what a grid can hold; 2^32 pixels is far beyond any image.
@@ -278,7 +278,7 @@ impl ProcessorConfig {
     }
 }
 
-/// Refuses figures of the channels other than these; what the file does not say is these.
+/// Refuses other figures than the published ones; a file that gives none means the published ones.
 fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), String> {
     match given {
         Some(given) if given.iter().zip(published).any(|(a, b)| (a - b).abs() > SAME_FIGURE) => {

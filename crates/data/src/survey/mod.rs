@@ -92,7 +92,7 @@ pub struct Survey {
     pub tokens: Option<Lengths>,
     /// Tokens of rows that are used.
     pub used_tokens: Lengths,
-    /// Tokens that are learned, in rows that are used.
+    /// Tokens with a label, in rows that are used.
     pub label_tokens: Lengths,
     /// Image tokens of rows that are used.
     pub image_tokens: Lengths,
@@ -104,7 +104,7 @@ pub struct Survey {
     pub pixel_value_bytes: u64,
     /// Rows that are too long.
     pub too_long: u64,
-    /// Rows without anything to learn.
+    /// Rows without a label.
     pub no_label: u64,
     /// Bad rows.
     pub bad: u64,
@@ -162,7 +162,7 @@ pub struct RowCounts {
     pub rows: u64,
     /// Those that are too long.
     pub too_long: u64,
-    /// Those without anything to learn.
+    /// Those without a label.
     pub no_label: u64,
     /// Those that are bad.
     pub bad: u64,

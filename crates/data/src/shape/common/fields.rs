@@ -8,12 +8,12 @@ use super::{images, shorten};
 use crate::{error::BadRow, value::Value};
 use std::cell::Cell;
 
-/// Fields of one object whose reading is noted; the fields of an object beyond these count as not read.
+/// How many fields of an object are tracked; those after them count as unread.
 const NOTED: u32 = u128::BITS;
-/// Names of fields that are kept for each row: enough to say what is ignored, too few to matter.
+/// How many ignored fields are named for each row; more would only cost memory.
 const MOST_IGNORED: usize = 32;
 
-/// What is refused of a field that is not blank.
+/// Which values of a field are refused; blank ones never are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum If {
     /// Anything.
@@ -51,9 +51,9 @@ pub(in crate::shape) enum Meaning {
     Conversation,
     /// Images.
     Image,
-    /// Something that nothing else stands for.
+    /// Something that no other field says.
     Other,
-    /// The same, and no column can be named for it.
+    /// The same, but columns cannot be given this meaning.
     Fixed,
 }
 
@@ -248,7 +248,7 @@ impl<'r, 'a> Fields<'r, 'a> {
         }
     }
 
-    /// A field that is text where it is given at all.
+    /// A field that must be text, if it is given.
     pub fn optional_text(&self, field: &'static str) -> Result<Option<&'r str>, BadRow> {
         self.has(field).then(|| self.text(field)).transpose()
     }

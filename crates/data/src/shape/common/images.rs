@@ -3,11 +3,11 @@
 use super::fields::Fields;
 use crate::{embedded, error::BadRow, row::ImageSource, value::Value};
 
-/// The longest path that systems open; more text than this is something else.
+/// The longest path that systems open; longer text is not a path.
 const LONGEST_PATH: usize = 4096;
 /// What file names of images end in. Other names in `file_name` are documents that a row only mentions.
 const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"];
-/// Parts of the names by which people call an image.
+/// Words in the names of fields that hold images.
 const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 
 /// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's

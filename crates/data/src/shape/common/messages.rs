@@ -54,7 +54,7 @@ fn message<'r>(message: &'r Value<'_>, ignored: &mut Ignored) -> Result<Draft<'r
     }
     let (who, what) = if fields.has("from") { ("from", "value") } else { ("role", "content") };
     let name = fields.text(who)?;
-    // What LLaMA-Factory calls a turn of the assistant that is the JSON of a call.
+    // LLaMA-Factory's role for a turn of the assistant that is the JSON of a call.
     let is_call = name == "function_call";
     let role = if is_call { Some(Role::Assistant) } else { Role::from_name(name) };
     let role = role.ok_or_else(|| BadRow::Role(shorten(name)))?;
@@ -96,7 +96,7 @@ fn calls(value: &Value<'_>) -> Option<Vec<Json>> {
     }
 }
 
-/// Whether a message lets itself be learned.
+/// Whether a message may be learned.
 fn learned(fields: &Fields<'_, '_>, role: Role) -> Result<bool, BadRow> {
     let mut learned = true;
     for field in LEARNED {
@@ -121,7 +121,7 @@ fn part<'r>(part: &'r Value<'_>, ignored: &mut Ignored) -> Result<DraftPart<'r>,
         return Ok(DraftPart::Text(Cow::Borrowed(text.as_ref())));
     }
     let fields = Fields::new(part);
-    // Qwen's own examples leave the type out where it is plain.
+    // Qwen's own examples omit the type where it is obvious.
     let is_there = |field| fields.peek(field).is_some();
     let kind = match (fields.optional_text("type")?, is_there("image"), is_there("text")) {
         (Some(kind), ..) => kind,

@@ -16,7 +16,7 @@ pub(crate) use place::MARKER;
 use super::Json;
 use crate::value::Value;
 
-/// Keeps what a row made up readable in a message.
+/// Shortens text of a row for a message.
 pub(super) fn shorten(text: &str) -> String {
     if text.chars().nth(40).is_some() {
         text.chars().take(40).chain(['…']).collect()
@@ -25,7 +25,7 @@ pub(super) fn shorten(text: &str) -> String {
     }
 }
 
-/// Reads JSON that a row keeps as a text; anything else is taken as it is.
+/// Parses JSON that a row keeps as text; any other value is converted as it is.
 fn json(value: &Value<'_>) -> Option<Json> {
     match value {
         Value::Text(text) if text.trim().is_empty() => Some(Json::List(Vec::new())),

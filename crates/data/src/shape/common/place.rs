@@ -22,7 +22,7 @@ const OTHERS: [(&str, &str, &str); 3] = [
     ("<img>", "</img>", "write <image> there, and what is between <img> and </img> into 'images'"),
 ];
 
-/// A marker in what the model says is text that it said.
+/// Whether turns of a role show images. A marker in an answer is text of the answer.
 pub(in crate::shape) fn may_hold_images(role: Role) -> bool {
     matches!(role, Role::User | Role::Tool)
 }
@@ -136,7 +136,7 @@ fn split_at_markers(draft: Draft<'_>) -> Result<Draft<'_>, BadRow> {
     Ok(Draft { parts, ..draft })
 }
 
-/// Refuses what stands for something that is not shown: it would be learned as if it were words.
+/// Refuses markers of media that are not shown: they would be learned as if they were words.
 fn refuse_other_markers(draft: &Draft<'_>) -> Result<(), BadRow> {
     if !draft.plain || !may_hold_images(draft.turn.role) {
         return Ok(());

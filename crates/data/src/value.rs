@@ -1,7 +1,7 @@
 //! A raw row before its shape is known: JSON, or a Parquet row in the same terms.
 //!
 //! Takes the text of a row and gives a tree that borrows from it, so a megabyte of base64 is not copied
-//! before it is decoded. The size of the tree is bounded by [`MAX_VALUES`], whatever the text holds.
+//! before it is decoded. The size of the tree is bounded, whatever the text holds.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{borrow::Cow, cell::Cell, fmt};

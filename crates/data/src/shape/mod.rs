@@ -4,7 +4,7 @@
 //! fields that no shape reads. A field that would change what is learned is followed or refused by name,
 //! never dropped.
 //!
-//! Each shape is one file here that holds its [`Definition`], and one line of [`SHAPES`]. What shapes are
+//! Each shape is one file here that holds its `Definition`, and one line of `SHAPES`. What shapes are
 //! made of is in `common`.
 
 mod common;

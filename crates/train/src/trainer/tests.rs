@@ -541,6 +541,30 @@ fn a_run_with_dropped_rows_resumes_to_the_same_bits() {
     }
 }
 
+#[test]
+fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_same_bits() {
+    let settings = || TrainerSettings { epochs: 2.0, save: When::Epoch, ..settings() };
+    let rows = || ToyData::new(60, 4);
+    let whole = tempfile::tempdir().unwrap();
+    let (whole, _) = train(whole.path(), settings(), &mut rows(), None, vec![]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut killed = ToyData { fails_at: Some(Position::start_of(1)), ..rows() };
+    assert!(train(dir.path(), settings(), &mut killed, None, vec![]).is_err());
+    let store = CheckpointStore::open(dir.path()).unwrap();
+    let checkpoint = store.newest().unwrap().newest.expect("one after the first epoch");
+    let path = checkpoint.path.join("progress.json");
+    let mut progress: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(progress["position"], serde_json::json!({"epoch": 1, "row": 0}));
+    progress["position"] = serde_json::json!({"epoch": 0, "row": 60});
+    std::fs::write(&path, progress.to_string()).unwrap();
+    let (mut model, mut data) = (ToyModel::new(), rows());
+    let schedule = schedule(&settings(), &data);
+    let mut trainer = Trainer::new(&mut model, &mut data, None, settings(), schedule, store, vec![]);
+    trainer.resume(&checkpoint).unwrap();
+    trainer.run().unwrap();
+    assert_eq!(model.weights, whole.weights);
+}
+
 /// Puts a file where pruning makes room for each checkpoint, which cannot be removed as a folder is.
 #[derive(Default)]
 struct Obstacle {

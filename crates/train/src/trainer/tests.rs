@@ -561,6 +561,7 @@ fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_sam
     let schedule = schedule(&settings(), &data);
     let mut trainer = Trainer::new(&mut model, &mut data, None, settings(), schedule, store, vec![]);
     trainer.resume(&checkpoint).unwrap();
+    assert_eq!(trainer.progress.position, Position::start_of(1));
     trainer.run().unwrap();
     assert_eq!(model.weights, whole.weights);
 }

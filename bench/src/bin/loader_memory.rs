@@ -8,11 +8,11 @@
 use anyhow::{Context, Result, bail};
 use garden_bench::resident;
 use garden_data::{
-    Dataset, DatasetOptions, Loader, LoaderOptions, Recipe,
+    Dataset, DatasetOptions, Loader, LoaderOptions, Purpose, Recipe,
     create::{CreateOptions, Kind, create},
     image::DecodeLimits,
     processor::{PixelLimits, Processor},
-    text::{Encoder, TrainOn},
+    text::Encoder,
 };
 use garden_memory::ByteSize;
 use std::{
@@ -63,25 +63,20 @@ fn make(folder: &Path, rows: u64, size: &str) -> Result<()> {
 }
 
 fn measure(folder: &Path, max_pixels: u64) -> Result<()> {
-    let dataset =
-        Dataset::open(&folder.join("train.jsonl").to_string_lossy(), &DatasetOptions::default(), &())?;
+    let name = folder.join("train.jsonl");
+    let dataset = Arc::new(Dataset::open(&name.to_string_lossy(), &DatasetOptions::default(), &())?);
     let checkpoint = Path::new(CHECKPOINT);
     let pixels = PixelLimits { min: None, max: Some(max_pixels) };
     let recipe = Recipe {
-        dataset: Arc::new(dataset),
         processor: Processor::from_dir(checkpoint, pixels, DecodeLimits::default())?,
         encoder: Arc::new(Encoder::from_dir(checkpoint)?),
-        train_on: TrainOn::Assistant,
-        max_tokens: None,
+        purpose: Purpose::default(),
     };
     let start = resident()?;
-    println!(
-        "{} rows, {EPOCHS} epochs, batches of {BATCH_SIZE}, max_pixels {max_pixels}",
-        recipe.dataset.rows()
-    );
+    println!("{} rows, {EPOCHS} epochs, batches of {BATCH_SIZE}, max_pixels {max_pixels}", dataset.rows());
     println!("before the first batch  {:>7}", ByteSize(start.now).to_string());
     let options = LoaderOptions { batch_size: BATCH_SIZE, epochs: EPOCHS, ..LoaderOptions::default() };
-    let mut loader = Loader::start(Arc::new(recipe), options)?;
+    let mut loader = Loader::start(dataset, Arc::new(recipe), options)?;
     let (mut batches, mut rows, mut warm, mut most) = (0, 0, 0, 0);
     let begun = Instant::now();
     while let Some(batch) = loader.next_batch()? {

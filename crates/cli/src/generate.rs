@@ -5,7 +5,7 @@ use crate::{
     progress::Format,
 };
 use anyhow::{Context, Result};
-use garden_data::{missing::check_folder, source::MAX_IMAGE_BYTES};
+use garden_data::{BadRow, MAX_IMAGE_BYTES, missing::check_folder};
 use garden_memory::units::counted;
 use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -33,7 +33,7 @@ pub struct Args {
     /// An adapter's folder: what training wrote, or PEFT.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// A picture; give it several times for several. They come before the words.
+    /// An image; repeat the flag for several. Images come before the words.
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// The question.
@@ -95,17 +95,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn prompt(args: &Args, interpreter: &mut Interpreter) -> Result<Prompt> {
-    let pictures = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let images = args.image.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
     let sampling =
         Sampling { max_tokens: args.max_tokens as usize, temperature: args.temperature, seed: args.seed };
-    let asked = question(&args.prompt, pictures.len());
-    interpreter.prompt(&asked, &pictures, sampling).map_err(|error| name_picture(error, &args.image))
+    let asked = question(&args.prompt, images.len());
+    interpreter.prompt(&asked, &images, sampling).map_err(|error| name_image(error, &args.image))
 }
 
-/// A picture at fault is told by the file it came from.
-fn name_picture(error: GenerateError, files: &[PathBuf]) -> anyhow::Error {
+/// An image that cannot be used is named by its file.
+fn name_image(error: GenerateError, files: &[PathBuf]) -> anyhow::Error {
     match error {
-        GenerateError::Picture { number, source } if (1..=files.len()).contains(&number) => {
+        GenerateError::Question(BadRow::Image { number, source }) if (1..=files.len()).contains(&number) => {
             anyhow::Error::new(source).context(flag_of(&files[number - 1]))
         }
         other => other.into(),
@@ -117,11 +117,11 @@ fn flag_of(path: &Path) -> String {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let of_picture = || flag_of(path);
+    let of_image = || flag_of(path);
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).with_context(of_picture)?;
-    file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).with_context(of_picture)?;
+    let file = std::fs::File::open(path).with_context(of_image)?;
+    file.take(MAX_IMAGE_BYTES + 1).read_to_end(&mut bytes).with_context(of_image)?;
     let fits = bytes.len() as u64 <= MAX_IMAGE_BYTES;
-    anyhow::ensure!(fits, "{}: larger than {MAX_IMAGE_BYTES} bytes", of_picture());
+    anyhow::ensure!(fits, "{}: larger than {MAX_IMAGE_BYTES} bytes", of_image());
     Ok(bytes)
 }

@@ -1,16 +1,17 @@
-//! Rows laid end to end: the batch as the engine reads it, and the padded form of it for PyTorch.
+//! Batches of rows laid end to end, and their padded form for PyTorch.
 //!
-//! In come encoded rows with the patches of their images; out goes a [`Batch`] without padding, whose segments say
-//! where each row begins. [`Padded`] is derived from it and has HF's names, shapes and values.
+//! Takes encoded rows with the patches of their images and packs them into a [`Batch`] without padding; its
+//! segments say where each sequence begins. [`Padded`] is derived from a batch and has HF's names, shapes and
+//! values.
 
 use crate::{
-    loader::Position,
+    position::Position,
     processor::{Grid, Processor},
     text::Encoded,
 };
 use std::ops::Range;
 
-/// The label of a token that is not learned.
+/// The label of a token that is not learned, as in PyTorch.
 pub const NO_LABEL: i32 = -100;
 
 /// Rows laid end to end.
@@ -18,9 +19,9 @@ pub const NO_LABEL: i32 = -100;
 pub struct Batch {
     /// Token ids of all rows.
     pub ids: Vec<u32>,
-    /// What is learned at each token: the token itself, or [`NO_LABEL`]. Not shifted.
+    /// The label of each token: the token itself, or [`NO_LABEL`]. Not shifted.
     pub labels: Vec<i32>,
-    /// Where each row begins in `ids`, and where the last one ends.
+    /// Where each sequence begins in `ids`, and where the last one ends.
     pub segments: Vec<usize>,
     /// The images of all rows, in order.
     pub images: Vec<BatchImage>,
@@ -28,7 +29,9 @@ pub struct Batch {
     pub patches: Vec<u8>,
     /// The number of each row in its dataset.
     pub rows: Vec<u64>,
-    /// Where the run is after this batch: what a checkpoint saves.
+    /// The epoch that its rows belong to; a batch never spans two.
+    pub epoch: u64,
+    /// The row that comes after this batch: what a checkpoint saves.
     pub end: Position,
 }
 
@@ -45,7 +48,7 @@ pub struct BatchImage {
 
 /// A row that is ready for a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Its number in the dataset.
     pub row: u64,
     /// Its tokens.
@@ -57,8 +60,8 @@ pub struct Sample {
 }
 
 impl Batch {
-    /// Takes a row in at the end.
-    pub fn push(&mut self, sample: &Sample) {
+    /// Appends a row.
+    pub(crate) fn push(&mut self, sample: &Sample) {
         if self.segments.is_empty() {
             self.segments.push(0);
         }
@@ -91,8 +94,8 @@ impl Batch {
         self.rows.is_empty()
     }
 
-    /// How many tokens are learned: what the loss is divided by. The first token of a row has nothing before it that
-    /// could foretell it.
+    /// How many tokens have a label: what the loss is divided by. The first token of a sequence is never
+    /// predicted, so it does not count.
     pub fn label_tokens(&self) -> usize {
         let learned = |span: &[usize]| {
             let labels = self.labels.get(span[0] + 1..span[1]).unwrap_or_default();
@@ -101,19 +104,20 @@ impl Batch {
         self.segments.windows(2).map(learned).sum()
     }
 
-    /// Makes it empty and keeps its buffers.
-    pub fn clear(&mut self) {
+    /// Empties it and keeps its buffers.
+    pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.labels.clear();
         self.segments.clear();
         self.images.clear();
         self.patches.clear();
         self.rows.clear();
+        self.epoch = 0;
         self.end = Position::default();
     }
 }
 
-/// A batch as HF's models take it: every row as long as the longest.
+/// A batch as HF's models take it: every sequence padded to the longest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Padded {
     /// Rows.
@@ -126,7 +130,8 @@ pub struct Padded {
     pub attention_mask: Vec<i64>,
     /// `[rows, length]`: -100 where nothing is learned.
     pub labels: Vec<i64>,
-    /// `[rows, length]`: 1 where an image is. Without it transformers 5 gives images one-dimensional positions.
+    /// `[rows, length]`: 1 where an image is. Without it transformers 5 gives images one-dimensional
+    /// positions.
     pub mm_token_type_ids: Vec<i64>,
     /// `[patches, 1176]`, normalised.
     pub pixel_values: Vec<f32>,

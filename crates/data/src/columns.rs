@@ -1,39 +1,11 @@
 //! Which columns of a dataset mean what, where their names do not say it.
 //!
-//! Takes `image=photo,prompt=question` and renames the fields of each row before its shape is recognised.
+//! Takes pairs such as `image=photo,prompt=question` and renames the fields of each row before its shape is
+//! recognised.
 
 use crate::{error::BadRow, shape, value::Value};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
-
-/// The names that a column can be given: `prompt`, `response` and `image` are enough for most data.
-const MEANINGS: [&str; 17] = [
-    "prompt",
-    "response",
-    "image",
-    "images",
-    "system",
-    "tools",
-    "messages",
-    "conversations",
-    "completion",
-    "instruction",
-    "input",
-    "output",
-    "history",
-    "question",
-    "answer",
-    "answers",
-    "text",
-];
-
-/// Names that would mean the same as each other: where the user says which column is meant, the others are
-/// not.
-const RIVALS: [&[&str]; 3] = [
-    &["image", "images"],
-    &["prompt", "question", "text", "instruction", "messages", "conversations"],
-    &["completion", "response", "output", "answer", "answers", "messages", "conversations"],
-];
 
 /// Names of fields, and the columns that are read for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +19,7 @@ pub enum ColumnsError {
     #[error("'{0}' is not MEANING=COLUMN, such as image=photo")]
     Form(String),
     /// A meaning that no shape has.
-    #[error("'{0}' is no meaning of a column: there are {list}", list = MEANINGS.join(", "))]
+    #[error("'{0}' is no meaning of a column: there are {list}", list = shape::meanings().join(", "))]
     Meaning(String),
     /// A meaning or a column that is named twice.
     #[error("'{0}' is named twice")]
@@ -65,7 +37,7 @@ impl FromStr for Columns {
             if meaning.is_empty() || column.is_empty() {
                 return Err(ColumnsError::Form(pair.into()));
             }
-            let known = MEANINGS.into_iter().find(|known| *known == meaning);
+            let known = shape::meanings().into_iter().find(|known| *known == meaning);
             let meaning = known.ok_or_else(|| ColumnsError::Meaning(meaning.into()))?;
             if let Some((again, _)) = columns.iter().find(|(one, other)| *one == meaning || other == column) {
                 let name = if *again == meaning { meaning } else { column };
@@ -133,9 +105,7 @@ impl Columns {
 
     /// Whether the user named another column for what a field of this name would mean.
     fn stands_for(&self, name: &str) -> bool {
-        let rivals =
-            |meaning: &str| RIVALS.iter().any(|names| names.contains(&meaning) && names.contains(&name));
-        self.0.iter().any(|(meaning, _)| *meaning == name || rivals(meaning))
+        self.0.iter().any(|(meaning, _)| *meaning == name || shape::are_rivals(meaning, name))
     }
 }
 
@@ -173,7 +143,7 @@ mod tests {
     #[test]
     fn a_column_that_is_not_there_is_named_with_those_that_are() {
         let error = renamed("image=photo", r#"{"picture": "a.png", "text": "x"}"#).unwrap_err().to_string();
-        assert_eq!(error, "--columns names 'photo', and the row has picture, text");
+        assert_eq!(error, "no column 'photo': the row has picture, text");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A dataset: files of rows behind one numbering.
 //!
-//! In comes a file, a folder or a hub id; out goes any row by its number, as a [`Conversation`] with the name of its
-//! shape. What is kept in memory is a few words a file: offsets stay in their index, and a row is read when it is asked
-//! for, by a [`RowReader`] of the asking thread.
+//! Takes a file, a folder or a hub id and gives any row by its number, as a [`Conversation`] with its shape.
+//! Memory holds a few words for each file: offsets stay in their index, and a [`RowReader`] reads a row when
+//! its thread asks for it.
 
 use crate::{
     card::Card,
@@ -31,7 +31,7 @@ use std::{
 };
 
 /// The longest row that is read: several photos in base64.
-pub const MAX_ROW_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_ROW_BYTES: u64 = 256 << 20;
 /// Files that a reader keeps open at once.
 const OPEN_FILES: usize = 16;
 /// Folders inside folders that are looked through.
@@ -39,7 +39,7 @@ const MAX_DEPTH: usize = 8;
 /// JSON files that the `datasets` library leaves beside the data, and that hold no rows.
 const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.json"];
 
-/// What a user may decide about reading a dataset.
+/// How a dataset is read.
 #[derive(Debug, Clone, Default)]
 pub struct DatasetOptions {
     /// Folders that rows read their images from, besides the folder of their file. Relative paths are looked
@@ -107,8 +107,8 @@ pub(crate) struct Found {
 }
 
 impl Dataset {
-    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`). One without rows is
-    /// refused: nothing can be learned from it, and it is seldom meant.
+    /// Opens a file, a folder of files, or a dataset of the hub (`owner/name`, `owner/name@revision`). One
+    /// without rows is refused: nothing can be learned from it, and it is seldom meant.
     pub fn open(name: &str, options: &DatasetOptions, progress: &dyn Progress) -> Result<Self, DataError> {
         let path = Path::new(name);
         let local = |chosen| Found { chosen, bounds: None, index_folder: None };
@@ -135,8 +135,7 @@ impl Dataset {
         progress: &dyn Progress,
     ) -> Result<Self, DataError> {
         if let Some(root) = options.image_roots.iter().find(|root| !root.is_dir()) {
-            let reason = "--image-root names a folder, and this is none".into();
-            return Err(DataError::NoData { path: root.clone(), reason });
+            return Err(DataError::ImageRoot(root.clone()));
         }
         let mut dataset = Self {
             files: Vec::with_capacity(found.chosen.files.len()),
@@ -165,8 +164,8 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An epoch sees them
-    /// all. A dataset by itself stays what it was, so that runs of it can be continued.
+    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An
+    /// epoch sees them all. A dataset by itself stays what it was, so that runs of it can be continued.
     pub fn join(mut parts: Vec<(Self, u64)>) -> Result<Self, DataError> {
         if let [(_, 1)] = parts[..] {
             return Ok(parts.remove(0).0);
@@ -210,16 +209,6 @@ impl Dataset {
         self.fingerprint
     }
 
-    /// The data files, in the order of their rows.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|file| &*file.path)
-    }
-
-    /// The split that is read, where the names of the files tell one.
-    pub fn split(&self) -> Option<&str> {
-        self.split.as_deref()
-    }
-
     /// What was found beside the rows and is not read, in words: other splits, and links to folders of rows.
     pub fn not_read(&self) -> Vec<String> {
         let left: Vec<String> = self.left.iter().map(LeftSplit::to_string).collect();
@@ -244,7 +233,7 @@ impl Dataset {
     }
 
     /// Where a row is.
-    pub fn row_id(&self, row: u64) -> Result<RowId, DataError> {
+    pub(crate) fn row_id(&self, row: u64) -> Result<RowId, DataError> {
         let (_, file, within) = self.locate(row)?;
         Ok(RowId { file: file.path.clone(), number: within + 1 })
     }
@@ -435,6 +424,11 @@ impl RowReader {
             ImageSource::Path(path) => self.dataset.locate(row).ok()?.1.root.size(path),
             ImageSource::Url(url) => Some(url.len() as u64),
         }
+    }
+
+    /// The encoded bytes of all images of a row, in order.
+    pub(crate) fn images<'a>(&self, number: u64, row: &'a Row) -> Result<Vec<Cow<'a, [u8]>>, DataError> {
+        row.conversation.images().map(|image| self.image_bytes(number, image)).collect()
     }
 
     /// The encoded bytes of an image of a row.

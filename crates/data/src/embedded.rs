@@ -1,7 +1,7 @@
 //! Images written inside a row: data URIs and base64.
 //!
-//! In comes text; out go the encoded bytes of an image. Nothing is guessed: text that does not decode to the last
-//! character is an error, and the bytes are judged by the image decoder alone (the media type is not believed).
+//! Takes text and gives the encoded bytes of an image. Nothing is guessed: text that does not decode to its
+//! last character is an error. The media type is not believed; the image decoder alone judges the bytes.
 
 use crate::error::BadRow;
 use base64::{
@@ -48,7 +48,7 @@ pub fn decode_data_uri(uri: &str) -> Result<Vec<u8>, BadRow> {
 }
 
 /// The bytes of base64 text: standard or URL-safe, padded or not, in one line or many.
-pub fn decode_base64(text: &str) -> Result<Vec<u8>, BadRow> {
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, BadRow> {
     let text = text.trim();
     let text = if memchr::memchr2(b'\n', b'\r', text.as_bytes()).is_some() {
         Cow::Owned(text.replace(['\n', '\r'], ""))

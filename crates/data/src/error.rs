@@ -1,9 +1,10 @@
 //! What can be wrong: with a row ([`BadRow`]), or with the whole dataset ([`DataError`]).
 //!
-//! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says what
-//! was wrong and where, and what to do where that is not plain.
+//! A bad row is skipped or stops the run, as the user chose; anything else always stops it. Each message says
+//! what is wrong and where. What to do about it belongs to the front end, which finds what it needs in the
+//! fields; [`DataError::bad_row`] leads from an error about a dataset to the row at fault.
 
-use crate::{image::ImageError, prepare::LeftOut, row::RowId, text::TextError};
+use crate::{image::ImageError, recipe::LeftOut, row::RowId, shape, text::TextError};
 use std::{
     ffi::OsStr,
     fmt::{self, Write},
@@ -11,7 +12,7 @@ use std::{
     path::PathBuf,
 };
 
-/// What a row made up is shown up to this many characters.
+/// Text of a row is shown up to this many characters.
 const LONGEST_SHOWN: usize = 200;
 
 /// Text of a row inside a message: short, and unable to steer a terminal.
@@ -27,12 +28,12 @@ impl<T: AsRef<OsStr>> fmt::Display for Shown<T> {
 }
 
 /// Why a row cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum BadRow {
     /// The text of the row is not JSON.
     #[error("not JSON: {0}")]
     Json(String),
-    /// The row is longer than any honest row.
+    /// The row is longer than any reasonable row.
     #[error("the row has {bytes} bytes; at most {limit} are read")]
     TooLarge {
         /// Its length.
@@ -41,11 +42,7 @@ pub enum BadRow {
         limit: u64,
     },
     /// No shape has these fields.
-    #[error(
-        "no known shape of row: it has {}; expected messages, conversations, prompt and completion, \
-         instruction and output, or question and answer; name other columns with --columns",
-        Shown(keys)
-    )]
+    #[error("no known shape of row: it has {}; expected {}", Shown(keys), shape::expected())]
     Shape {
         /// The fields of the row.
         keys: String,
@@ -75,9 +72,7 @@ pub enum BadRow {
         advice: &'static str,
     },
     /// Two fields that mean the same and say different things.
-    #[error(
-        "'{first}' and '{second}' are both given: keep one of them, or say which is meant with --columns"
-    )]
+    #[error("'{first}' and '{second}' are both given: keep one of them")]
     Twice {
         /// One of them.
         first: &'static str,
@@ -85,11 +80,7 @@ pub enum BadRow {
         second: &'static str,
     },
     /// An image that no shape reads, in a row that has no other.
-    #[error(
-        "'{}' holds an image, and the row would be learned without it: say --columns image={}, or remove the field",
-        Shown(field),
-        Shown(field)
-    )]
+    #[error("'{}' holds an image, and the row would be learned without it", Shown(field))]
     UnreadImage {
         /// The field that holds it.
         field: String,
@@ -98,16 +89,13 @@ pub enum BadRow {
     #[error("'system' and a message of role system say different things: keep one of them")]
     TwoSystems,
     /// A question without an answer.
-    #[error(
-        "'{field}' without an answer: there is nothing to learn; add 'completion' or 'response', \
-         or name the column that has it with --columns response=..."
-    )]
+    #[error("'{field}' without an answer: there is nothing to learn; add 'completion' or 'response'")]
     NoAnswer {
         /// The question's field.
         field: &'static str,
     },
-    /// A column that the user named is not in the row.
-    #[error("--columns names '{}', and the row has {}", Shown(column), Shown(keys))]
+    /// A column that the user gave a meaning is not in the row.
+    #[error("no column '{}': the row has {}", Shown(column), Shown(keys))]
     NoColumn {
         /// The column that was named.
         column: String,
@@ -120,10 +108,9 @@ pub enum BadRow {
         /// The field that has it.
         field: &'static str,
     },
-    /// A turn of somebody else that is to be learned.
+    /// A turn of another role than the assistant's is to be learned.
     #[error(
-        "'{field}' asks to learn a message of role '{role}': only the assistant's are learned; \
-         remove it, or learn everything with --train-on all"
+        "'{field}' asks to learn a message of role '{role}': only the assistant's are learned; remove it"
     )]
     LearnedTurn {
         /// The field that asks.
@@ -131,7 +118,7 @@ pub enum BadRow {
         /// The role of the message.
         role: &'static str,
     },
-    /// Somebody else than the assistant calls tools.
+    /// A turn of another role than the assistant's calls tools.
     #[error("'tool_calls' in a message of role '{0}': only the assistant calls tools")]
     CallsInTurn(&'static str),
     /// Markers or placeholders do not match the images.
@@ -168,7 +155,7 @@ pub enum BadRow {
     /// A conversation without turns.
     #[error("the conversation has no turns")]
     Empty,
-    /// Something stands where an image should, and is none.
+    /// A value in the place of an image that is not one.
     #[error("an image was expected, found {0}")]
     NoImage(&'static str),
     /// A data URI that cannot be read.
@@ -177,6 +164,14 @@ pub enum BadRow {
     /// Base64 that cannot be read.
     #[error("broken base64: {0}")]
     Base64(String),
+    /// An image file that is in none of the folders where it may be.
+    #[error("image {}: no such file in {}", Shown(path), listed(folders))]
+    NoSuchImage {
+        /// The path as the row writes it.
+        path: PathBuf,
+        /// The folders.
+        folders: Vec<PathBuf>,
+    },
     /// An image file that cannot be read.
     #[error("image {}: {reason}", Shown(path))]
     ImageFile {
@@ -187,7 +182,7 @@ pub enum BadRow {
     },
     /// An image file outside the folders that rows may read.
     #[error(
-        "image {} leads to {}, outside {}: if the rows may read it, name its folder with --image-root",
+        "image {} leads to {}, outside {}, where rows may not read",
         Shown(path),
         Shown(leads_to),
         listed(bounds)
@@ -200,7 +195,7 @@ pub enum BadRow {
         /// The folders.
         bounds: Vec<PathBuf>,
     },
-    /// An image that is none, or broken.
+    /// An image that cannot be decoded.
     #[error("image {number}: {source}")]
     Image {
         /// Which image of the row, from 1.
@@ -208,8 +203,8 @@ pub enum BadRow {
         /// What is wrong with it.
         source: ImageError,
     },
-    /// An image that is of another size than it says.
-    #[error("image {number}: its header tells another size than its pixels")]
+    /// An image whose header gives another size than it has.
+    #[error("image {number}: the header's size does not match the decoded image")]
     ImageHeader {
         /// Which image of the row, from 1.
         number: usize,
@@ -217,13 +212,13 @@ pub enum BadRow {
     /// The text cannot be encoded.
     #[error(transparent)]
     Text(TextError),
-    /// A good row that the user does not want left out.
+    /// A row that would be left out, where the user wants to stop instead.
     #[error("{0}")]
     LeftOut(LeftOut),
     /// A remote image, and the user did not allow them.
-    #[error("image {} is remote: allow such images with --allow-remote-images", Shown(.0))]
+    #[error("image {} is remote, and remote images are not allowed", Shown(.0))]
     RemoteNotAllowed(String),
-    /// A remote image that cannot be had.
+    /// A remote image that cannot be fetched.
     #[error("image {}: {reason}", Shown(url))]
     Remote {
         /// Its address.
@@ -244,7 +239,7 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
 }
 
 impl BadRow {
-    /// What kind of mistake this is: rows with the same one are counted together.
+    /// The kind of mistake, in words: rows with the same kind are counted together.
     pub fn kind(&self) -> String {
         let fixed = match self {
             Self::Refused { field, .. } => return format!("with a field that is not followed: '{field}'"),
@@ -258,29 +253,47 @@ impl BadRow {
             Self::UnreadImage { field } => return format!("with an image that is not read: '{field}'"),
             Self::TwoSystems => "with two different system messages",
             Self::NoAnswer { .. } => "without an answer",
-            Self::NoColumn { .. } => "without a column that --columns names",
+            Self::NoColumn { .. } => "without a column that was given a meaning",
             Self::Weight { .. } | Self::LearnedTurn { .. } => "with a weight that is not followed",
-            Self::CallsInTurn(_) => "with tool calls of somebody else than the assistant",
+            Self::CallsInTurn(_) => "with tool calls outside the assistant's turns",
             Self::Markers { .. }
             | Self::ImagesTwice { .. }
             | Self::NoTurnForImages
             | Self::ImageInTurn(_) => "whose images have no clear place",
             Self::Empty => "without turns",
             Self::NoImage(_) | Self::DataUri(_) | Self::Base64(_) => "with something else than an image",
-            Self::ImageFile { .. } => "with an image file that cannot be read",
+            Self::NoSuchImage { .. } | Self::ImageFile { .. } => "with an image file that cannot be read",
             Self::OutsideRoot { .. } => "with an image outside the image folder",
             Self::Image { .. } | Self::ImageHeader { .. } => "with an image that cannot be decoded",
             Self::Text(_) => "that the chat template or the tokenizer refuses",
             Self::LeftOut(_) => "that are left out",
-            Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be had",
+            Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be fetched",
         };
         fixed.to_owned()
+    }
+
+    /// The image that is at fault, counted from 1 over the row, where it is known by its number.
+    pub fn image_number(&self) -> Option<usize> {
+        match self {
+            Self::Image { number, .. } | Self::ImageHeader { number } => Some(*number),
+            _ => None,
+        }
     }
 
     /// Names the image of a row, counted from 0, that an error is about.
     pub(crate) fn image(index: usize, source: ImageError) -> Self {
         Self::Image { number: index + 1, source }
     }
+}
+
+/// A row that cannot be used, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{row}: {reason}")]
+pub struct RowError {
+    /// Where the row is.
+    pub row: RowId,
+    /// Why it cannot be used.
+    pub reason: BadRow,
 }
 
 /// Why a dataset cannot be used, or why reading it stopped.
@@ -319,7 +332,7 @@ pub enum DataError {
         reason: String,
     },
     /// The names of the files do not tell which of them to read.
-    #[error("{}: the names of its files do not tell {wanted}; it has {has}: choose with --split", path.display())]
+    #[error("{}: the names of its files do not tell {wanted}; it has {has}", path.display())]
     Split {
         /// The dataset.
         path: PathBuf,
@@ -329,16 +342,16 @@ pub enum DataError {
         has: String,
     },
     /// Its README has several configurations, or not the one that is named.
-    #[error(
-        "{}: its README has the configurations {has}: choose one of them with --split NAME/train",
-        path.display()
-    )]
+    #[error("{}: its README has the configurations {has}: choose one of them", path.display())]
     Config {
         /// The dataset.
         path: PathBuf,
         /// Their names.
         has: String,
     },
+    /// A folder to read images from is none.
+    #[error("{}: not a folder, and images should be read from it", .0.display())]
+    ImageRoot(PathBuf),
     /// The dataset is empty.
     #[error("the dataset has no rows")]
     NoRows,
@@ -358,7 +371,7 @@ pub enum DataError {
     },
     /// More bad rows than the user accepts.
     #[error(
-        "{bad} of {} {} bad, more than the {}% that may be skipped (--max-bad-rows); the last: {last}",
+        "{bad} of {} {} bad, more than the {}% that may be skipped; the last: {last}",
         counted(*rows, "row"),
         if *bad == 1 { "is" } else { "are" },
         max_share * 100.0
@@ -371,7 +384,7 @@ pub enum DataError {
         /// The share that may be bad.
         max_share: f64,
         /// The last of them.
-        last: String,
+        last: Box<RowError>,
     },
     /// A saved place that this dataset does not have.
     #[error("cannot resume at row {row} of a dataset of {}: the data changed since", counted(*rows, "row"))]
@@ -395,6 +408,15 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// The row at fault and what is wrong with it, where the error is about a row.
+    pub fn bad_row(&self) -> Option<(&RowId, &BadRow)> {
+        match self {
+            Self::Row { row, reason } => Some((row, reason)),
+            Self::TooManyBadRows { last, .. } => Some((&last.row, &last.reason)),
+            _ => None,
+        }
+    }
+
     /// Names the file that an operation failed on.
     pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

@@ -1,7 +1,7 @@
-//! Readers of others, kept from taking us down.
+//! Calls third-party decoders without letting a panic of theirs end the process.
 //!
-//! In comes a call into a third party's decoder of bytes that anybody may have written; out goes its result, or `None` if it
-//! panicked. What it may have left half written must not be used again: callers overwrite or drop it.
+//! Takes a call that decodes bytes of unknown origin and gives its result, or `None` if it panicked. Whatever
+//! the call left half written must be overwritten or dropped by the caller.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

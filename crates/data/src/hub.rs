@@ -1,7 +1,8 @@
 //! Datasets and models of the hub: found, downloaded once, and read from the cache that Python's tools share.
 //!
-//! In comes an id (`owner/name` or `owner/name@revision`); out go local files. `HF_TOKEN`, `HF_HOME`,
-//! `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`; offline, only the cache is read.
+//! Takes an id (`owner/name` or `owner/name@revision`) and gives local files. `HF_TOKEN`, `HF_HOME`,
+//! `HF_ENDPOINT` and `HF_HUB_OFFLINE` mean what they mean to `huggingface_hub`; offline, only the cache is
+//! read.
 
 use crate::{
     card::{Card, README},
@@ -20,7 +21,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Pictures that rows may name by their path are downloaded with the rows.
+/// Images that rows may name by their path are downloaded with the rows.
 const IMAGE_EXTENSIONS: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Whether a name that is no file could be on the hub.
@@ -111,7 +112,8 @@ impl Hub {
         if !is_name(&info.sha) {
             return Err(format!("the hub names a commit that is none: {}", info.sha));
         }
-        // By the commit, and not by the branch: all files are of one moment, and old ones are not taken for new.
+        // By the commit, and not by the branch: all files are of one moment, and old ones are not taken for
+        // new.
         let commit = Repo::with_revision(place.id.clone(), place.kind, info.sha.clone());
         let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress, place };
         let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
@@ -155,7 +157,7 @@ impl Place {
     }
 }
 
-/// The rows of a split of a dataset, and its pictures.
+/// The rows of a split of a dataset, and its images.
 fn dataset_files<'n>(
     names: &'n [String],
     card: Option<&Card>,
@@ -176,7 +178,8 @@ fn without_folder(error: DataError) -> String {
     error.to_string().trim_start_matches(": ").to_owned()
 }
 
-/// The weights of a model, and the files beside them that say what it is: those at the top, in Hugging Face's layout.
+/// The weights of a model, and the files beside them that say what it is: those at the top, in Hugging Face's
+/// layout.
 fn model_files(names: &[String]) -> Result<Vec<&String>, String> {
     if !names.iter().any(|name| name.ends_with(".safetensors")) {
         return Err("it has no .safetensors file".into());
@@ -226,8 +229,8 @@ pub(crate) fn find(name: &str, split: &SplitChoice, progress: &dyn Progress) -> 
         .map_err(|error| nor_here(error, Path::new(name), "file or folder"))
 }
 
-/// The folder of a model: `name` itself, or the snapshot of a model of the hub (`owner/name`, `owner/name@revision`), downloaded
-/// where needed.
+/// The folder of a model: `name` itself, or the snapshot of a model of the hub (`owner/name`,
+/// `owner/name@revision`), downloaded where needed.
 pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, DataError> {
     let path = Path::new(name);
     if !path.exists() && is_id(name) {
@@ -236,7 +239,8 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     missing::check_folder(path).map(|()| path.to_owned())
 }
 
-/// A name that is neither here nor on the hub: who mistyped a path is told so first, and of the network after it.
+/// A name that is neither here nor on the hub: who mistyped a path is told so first, and of the network after
+/// it.
 fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
     match error {
         DataError::Hub { id, reason } => {

@@ -1,8 +1,8 @@
-//! Where each row of a text file begins: a file of 8 bytes a row, read in place.
+//! The index of a text file: where each row begins, 8 bytes a row, read in place.
 //!
-//! In comes a JSON Lines or JSON array file; out goes the span of any of its rows, by one positioned read. The index
-//! is built in one pass, kept beside the data (or in the cache folder where that is not writable), and built again
-//! when the data changed: it names the size, the time and a hash of both ends of the file it belongs to.
+//! Takes a JSON Lines or JSON array file and gives the span of any of its rows by one positioned read. The
+//! index is built in one pass and kept beside the data, or in the cache folder where that is not writable. It
+//! is rebuilt when the data change: it records the size, the time and a hash of both ends of its file.
 
 use crate::{
     error::DataError,
@@ -26,14 +26,14 @@ const HASHED: u64 = 64 << 10;
 
 /// An open index with its data file.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     path: PathBuf,
     file: File,
     data: File,
     header: Header,
 }
 
-/// What an index says of itself and of its data.
+/// What an index records about itself and its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
     stamp: Stamp,
@@ -52,8 +52,8 @@ struct Stamp {
 }
 
 impl Index {
-    /// Opens the index of a data file, and builds it first where there is none or the data changed. Where `folder`
-    /// is given, the index is kept there and never beside the data.
+    /// Opens the index of a data file, and builds it first where there is none or the data changed. Where
+    /// `folder` is given, the index is kept there and never beside the data.
     pub fn open(path: &Path, folder: Option<&Path>, progress: &dyn Progress) -> Result<Self, DataError> {
         let data = File::open(path).map_err(DataError::io(path))?;
         let (stamp, head) = Stamp::and_head(&data).map_err(DataError::io(path))?;
@@ -174,7 +174,7 @@ fn read(place: &Path, stamp: Stamp) -> Option<(PathBuf, File, Header)> {
 }
 
 enum BuildError {
-    /// The data is at fault: another place for the index does not help.
+    /// The data are at fault: keeping the index elsewhere would not help.
     Data(DataError),
     /// The index could not be written here.
     Write(io::Error),

@@ -1,14 +1,18 @@
 //! Batches of a dataset, epoch after epoch, in memory that does not grow.
 //!
-//! In come a [`Recipe`] and a place to start from; out come [`Batch`]es, prepared ahead by threads. Which rows a batch
-//! has depends on the seed and the place alone, not on the number of threads: each batch is full, rows that are left
-//! out or skipped are counted and replaced by the next in order, and an epoch ends with what is left.
+//! Takes a dataset, a [`Recipe`] and a [`Position`] to start from, and gives [`Batch`]es that threads prepare
+//! ahead. The rows of a batch depend on the seed and the position alone, not on the number of threads. Every
+//! batch is full except the last of an epoch; rows that are left out or skipped are counted and replaced by
+//! the next in order.
 
 use crate::{
     batch::{Batch, Sample},
-    error::{BadRow, DataError, counted},
+    dataset::Dataset,
+    error::{BadRow, DataError, RowError, counted},
+    position::Position,
     prefetch::{Prefetch, Weight},
-    prepare::{LeftOut, Prepared, Preparer, Recipe},
+    prepare::{Prepared, Preparer},
+    recipe::{LeftOut, Recipe},
     row::RowId,
     share::RowShare,
     shuffle::Order,
@@ -19,36 +23,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How many bad rows are named in the summary; all are counted.
 const NAMED_BAD_ROWS: usize = 20;
 
-/// A place between two rows of a run: what a checkpoint saves and a run resumes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Position {
-    /// The epoch, from 0.
-    pub epoch: u64,
-    /// Rows of the epoch's order that are behind.
-    pub row: u64,
-}
-
-/// What is done about a bad row.
+/// What to do about a bad row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OnBadRow {
-    /// The run stops and names it.
+    /// Stop the run and name the row.
     Fail,
-    /// It is counted and skipped, up to this share of an epoch's rows, 0 to 1.
+    /// Count and skip it, up to this share of an epoch's rows, 0 to 1.
     Skip {
         /// The share beyond which the run stops.
         max_share: f64,
     },
 }
 
-/// What is done about a row that is too long. It is never cut: half an image has no meaning.
+/// What to do about a row that is too long. It is never truncated: half an image has no meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OnLongRow {
-    /// It is counted and left out.
+    /// Count it and leave it out.
     #[default]
     Drop,
-    /// The run stops and names it.
+    /// Stop the run and name the row.
     Fail,
 }
 
@@ -57,26 +52,27 @@ pub enum OnLongRow {
 pub struct LoaderOptions {
     /// Rows in a batch.
     pub batch_size: usize,
-    /// The seed of the order; rows come as they are written where there is none.
+    /// The seed of the order; without one, rows come in the order of their files.
     pub shuffle: Option<u64>,
-    /// Epochs to go through, counted from the first.
+    /// The number of epochs, counted from the first of the run.
     pub epochs: u64,
     /// Where to begin.
     pub start: Position,
     /// Threads that prepare rows.
     pub workers: usize,
-    /// Bytes of prepared rows that may wait.
+    /// Bytes of prepared rows that may wait to be used.
     pub prefetch_bytes: u64,
-    /// What is done about bad rows.
+    /// What to do about bad rows.
     pub on_bad_row: OnBadRow,
-    /// What is done about rows that are too long.
+    /// What to do about rows that are too long.
     pub on_long_row: OnLongRow,
     /// Which rows are read.
     pub share: RowShare,
 }
 
 impl Default for LoaderOptions {
-    /// Two threads keep ahead of any CPU trainer; 32 MB are ten photos of 1280 tokens, or thousands of texts.
+    /// Two threads keep ahead of any CPU trainer; 32 MB hold ten photos of 1280 tokens, or thousands of
+    /// texts.
     fn default() -> Self {
         Self {
             batch_size: 1,
@@ -93,18 +89,18 @@ impl Default for LoaderOptions {
 }
 
 /// What became of the rows so far, over all epochs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Rows that went into batches.
     pub used: u64,
     /// Rows that were too long.
     pub too_long: u64,
-    /// Rows without anything to learn.
+    /// Rows without a label.
     pub no_label: u64,
     /// Rows that were bad.
     pub bad: u64,
-    /// The first bad rows, with their reasons.
-    pub bad_rows: Vec<String>,
+    /// The first bad rows, each once, with their reasons.
+    pub bad_rows: Vec<RowError>,
 }
 
 /// What a thread makes of a row.
@@ -144,10 +140,14 @@ pub struct Loader {
 
 impl Loader {
     /// Starts the threads.
-    pub fn start(recipe: Arc<Recipe>, options: LoaderOptions) -> Result<Self, DataError> {
+    pub fn start(
+        dataset: Arc<Dataset>,
+        recipe: Arc<Recipe>,
+        options: LoaderOptions,
+    ) -> Result<Self, DataError> {
         let pool = Pool::default();
         let preparer = |_| {
-            let (mut preparer, pool) = (Preparer::new(recipe.clone()), pool.clone());
+            let (mut preparer, pool) = (Preparer::new(dataset.clone(), recipe.clone()), pool.clone());
             move |row| {
                 let buffer = lock(&pool).pop().unwrap_or_default();
                 match preparer.prepare(row, buffer) {
@@ -159,7 +159,7 @@ impl Loader {
             }
         };
         let workers = (0..options.workers.max(1)).map(preparer).collect();
-        Self::with_workers(recipe.dataset.rows(), workers, options, pool.clone())
+        Self::with_workers(dataset.rows(), workers, options, pool.clone())
     }
 
     fn with_workers<W>(
@@ -171,13 +171,13 @@ impl Loader {
     where
         W: FnMut(u64) -> Outcome + Send + 'static,
     {
-        let start = options.start;
         let rows = options.share.rows(all);
+        let start = options.start.normalised(rows);
         let in_dataset = options.share.finder(all);
         if rows == 0 {
             return Err(DataError::NoRows);
         }
-        if start.row > rows {
+        if start.row >= rows {
             return Err(DataError::BadPosition { row: start.row, rows });
         }
         let shuffle = options.shuffle;
@@ -185,7 +185,8 @@ impl Loader {
             Some(seed) => Order::shuffled(rows, seed, epoch),
             None => Order::sequential(rows),
         };
-        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an epoch.
+        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an
+        // epoch.
         let placed = |mut worker: W| {
             let mut current = (0, order(0));
             let in_dataset = in_dataset.clone();
@@ -202,16 +203,15 @@ impl Loader {
         let first = start.epoch.saturating_mul(rows).saturating_add(start.row);
         let end = options.epochs.saturating_mul(rows);
         let prefetch = Prefetch::start(workers, options.prefetch_bytes, first, end);
-        let position = if start.row == rows { Position { epoch: start.epoch + 1, row: 0 } } else { start };
         Ok(Self {
             prefetch,
             rows,
             options,
-            position,
+            position: start,
             tally: Tally::default(),
             bad_in_epoch: 0,
             // The rows before the start were used by the run that is resumed.
-            used_in_epoch: position.row > 0,
+            used_in_epoch: start.row > 0,
             pool,
             spare: None,
             finished: false,
@@ -224,7 +224,7 @@ impl Loader {
             return Ok(None);
         }
         let batch = self.fill();
-        // After an error there is nothing to go on with: asking again must not skip the row that failed.
+        // An error is final: asking again must not skip the row that failed.
         self.finished = !matches!(batch, Ok(Some(_)));
         batch
     }
@@ -234,6 +234,7 @@ impl Loader {
         batch.clear();
         while batch.len() < self.options.batch_size.max(1) {
             let Some(outcome) = self.prefetch.take_next().map_err(|_| DataError::Worker)? else { break };
+            batch.epoch = self.position.epoch;
             self.take(outcome, &mut batch)?;
             if self.advance()? && !batch.is_empty() {
                 break;
@@ -243,7 +244,7 @@ impl Loader {
         Ok(if batch.is_empty() { None } else { Some(batch) })
     }
 
-    /// Gives the buffers of a batch back, to be filled again.
+    /// Takes a used batch back, to reuse its buffers.
     pub fn recycle(&mut self, batch: Batch) {
         self.spare = Some(batch);
     }
@@ -279,31 +280,30 @@ impl Loader {
         };
         self.tally.bad += 1;
         self.bad_in_epoch += 1;
-        let message = format!("{row}: {reason}");
+        let fault = RowError { row, reason };
         if self.bad_in_epoch as f64 > max_share * self.rows as f64 {
             return Err(DataError::TooManyBadRows {
                 bad: self.bad_in_epoch,
                 rows: self.rows,
                 max_share,
-                last: message,
+                last: Box::new(fault),
             });
         }
-        if self.tally.bad_rows.len() < NAMED_BAD_ROWS && !self.tally.bad_rows.contains(&message) {
-            self.tally.bad_rows.push(message);
-        }
+        self.tally.name(fault);
         Ok(())
     }
 
-    /// Goes one row on; true at the end of an epoch.
+    /// Moves on by one row; true at the end of an epoch.
     fn advance(&mut self) -> Result<bool, DataError> {
-        self.position.row += 1;
-        if self.position.row < self.rows {
+        let next = self.position.after_row(self.rows);
+        if next.epoch == self.position.epoch {
+            self.position = next;
             return Ok(false);
         }
         if !self.used_in_epoch {
             return Err(DataError::NoUsableRows { tally: self.tally.to_string() });
         }
-        self.position = Position { epoch: self.position.epoch + 1, row: 0 };
+        self.position = next;
         self.bad_in_epoch = 0;
         self.used_in_epoch = false;
         Ok(true)
@@ -317,10 +317,15 @@ impl Tally {
         self.too_long += other.too_long;
         self.no_label += other.no_label;
         self.bad += other.bad;
-        let room = NAMED_BAD_ROWS.saturating_sub(self.bad_rows.len());
-        let new: Vec<String> =
-            other.bad_rows.iter().filter(|row| !self.bad_rows.contains(row)).cloned().collect();
-        self.bad_rows.extend(new.into_iter().take(room));
+        other.bad_rows.iter().cloned().for_each(|fault| self.name(fault));
+    }
+
+    fn name(&mut self, fault: RowError) {
+        let named =
+            |one: &RowError| one.row == fault.row && one.reason.to_string() == fault.reason.to_string();
+        if self.bad_rows.len() < NAMED_BAD_ROWS && !self.bad_rows.iter().any(named) {
+            self.bad_rows.push(fault);
+        }
     }
 }
 

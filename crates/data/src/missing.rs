@@ -1,6 +1,7 @@
-//! What to say of a file or folder that is not there.
+//! The message about a file or folder that does not exist.
 //!
-//! Takes the name that a user wrote and looks at its folder: a name that differs in a letter or two is probably the one that was meant.
+//! Takes the name that a user wrote and looks through its folder: a name that differs by a letter or two is
+//! probably the one that was meant.
 
 use crate::error::DataError;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,8 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
     (3 * differing <= wanted.chars().count()).then(|| missing.with_file_name(name))
 }
 
-/// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the other.
+/// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the
+/// other.
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     // Rows of the table for one letter more of `a` each: two before, one before, this one.

@@ -1,8 +1,8 @@
-//! Rows that two sets share: an evaluation on rows that were trained on measures memory, not learning.
+//! Finds rows that two sets share: evaluating on rows that were trained on measures memory, not learning.
 //!
 //! Takes two sets of rows and counts those of the second that the first has too, however either writes them.
-//! The rows of the smaller set are kept as one number each; images in files are compared by their size first,
-//! and read only where all else is equal.
+//! The rows of the smaller set are kept as one number each. Images in files are compared by size first, and
+//! read only where all else is equal.
 
 use crate::{
     dataset::{Dataset, Row, RowReader},

@@ -1,8 +1,8 @@
 //! Work done ahead by threads, handed out in order, within a budget of bytes.
 //!
-//! In come numbered pieces of work; out come their results by number, whatever the number of threads and whoever
-//! finishes first. A piece is begun only while the results that wait and those under way fit the budget; the one
-//! that is waited for is always under way, so no budget is too small.
+//! Takes numbered pieces of work and gives their results by number, whatever the number of threads and
+//! whichever finishes first. A piece is begun only while the waiting results and those under way fit the
+//! budget. The next result in order is always under way, so no budget is too small.
 
 use std::{
     collections::BTreeMap,
@@ -218,7 +218,8 @@ mod tests {
             most = most.max(held.load(Ordering::SeqCst));
             held.fetch_sub(piece.bytes(), Ordering::SeqCst);
         }
-        // The five that fit, and the one in hand; before the first weight is known, one a thread may be under way.
+        // The five that fit, and the one in hand; before the first weight is known, one a thread may be under
+        // way.
         assert!((2 * BYTES..=6 * BYTES).contains(&most), "{most}");
     }
 

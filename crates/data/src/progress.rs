@@ -1,7 +1,7 @@
-//! How long work tells whoever waits for it how far it is.
+//! How far long work has come, for whoever waits for it.
 //!
-//! In come the beginning, the steps and the end of a piece of work; what becomes of them is the listener's business.
-//! `()` listens to nothing.
+//! The work reports its beginning, its steps and its end to a [`Progress`]; what becomes of them is the
+//! listener's business. `()` listens to nothing.
 
 /// Hears how far a piece of work is.
 pub trait Progress: Send + Sync {

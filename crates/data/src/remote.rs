@@ -1,8 +1,9 @@
-//! Images on other machines, for users who allow them.
+//! Fetches images from other machines, for users who allow it.
 //!
-//! In comes an http(s) address; out go the bytes it answers with, at most [`MAX_IMAGE_BYTES`] of them, each of a few tries
-//! within [`TIMEOUT`]. Only public addresses are reached: every name is resolved here, refused if any of its addresses is
-//! private, and connected by the very addresses that were checked; redirects go the same way.
+//! Takes an http(s) address and gives the bytes of the answer: at most [`MAX_IMAGE_BYTES`], in a few tries of
+//! at most [`TIMEOUT`] each. Only public addresses are reached: every name is resolved here and refused if
+//! any of its addresses is private, and the connection uses the very addresses that were checked. Redirects
+//! are checked the same way.
 
 use crate::{error::BadRow, source::MAX_IMAGE_BYTES};
 use std::{
@@ -77,7 +78,7 @@ impl RemoteImages {
     }
 }
 
-/// Whether the same request may well succeed a moment later.
+/// Whether the same request is likely to succeed on another try.
 fn may_pass(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::Timeout(_) | ureq::Error::Io(_) | ureq::Error::ConnectionFailed => true,
@@ -112,7 +113,7 @@ impl Resolver for Guard {
     }
 }
 
-/// Whether an address is one of the open internet's.
+/// Whether an address is on the public internet.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -165,7 +166,8 @@ mod tests {
         server_of(vec![answer])
     }
 
-    /// A server that gives one answer after the other, the last one for ever; an empty answer is a lost connection.
+    /// A server that gives one answer after the other, the last one for ever; an empty answer is a lost
+    /// connection.
     fn server_of(answers: Vec<Vec<u8>>) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}/a.png", listener.local_addr().unwrap());

@@ -1,6 +1,6 @@
-//! One row of a dataset, whatever shape it was written in: a conversation of turns made of texts and images.
+//! One row of a dataset, whatever its shape: a conversation of turns made of texts and images.
 //!
-//! In comes what a shape made of a raw row; out goes what the processor and the template read. Control tokens inside a
+//! Shapes make it from a raw row; the processor and the template read it. Control tokens inside a
 //! [`Part::Text`] stay text, and images exist only as [`Part::Image`].
 
 use crate::value::Value;

@@ -1,8 +1,8 @@
 //! Finds where the rows of a JSON file begin, in one pass and a fixed buffer.
 //!
-//! In comes a file of JSON Lines or one JSON array; out go the offset of each row and, last, the end of the rows. A
-//! row reaches from its offset to the next one; [`trim`] takes away what separates them. Nothing is parsed here:
-//! what is inside a row is judged when it is read.
+//! Takes a file of JSON Lines or one JSON array and gives the offset of each row and, last, the end of the
+//! rows. A row reaches from its offset to the next one; [`trim`] removes what separates them. Nothing is
+//! parsed here: the contents of a row are judged when it is read.
 
 use std::io::{self, Read};
 
@@ -19,7 +19,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Tells a JSON array from lines by the first byte of the file that is not white, after a byte order mark.
+    /// Tells a JSON array from lines by the first byte of the file that is not white, after a byte order
+    /// mark.
     pub fn of(head: &[u8]) -> Self {
         let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
         let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -30,7 +31,7 @@ impl Layout {
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// What is wrong with a file as a whole, as far as its beginning tells.
-pub fn fault(head: &[u8]) -> Option<&'static str> {
+pub(crate) fn fault(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"\xFF\xFE") || head.starts_with(b"\xFE\xFF") {
         return Some("it is UTF-16: save it as UTF-8");
     }
@@ -58,7 +59,8 @@ pub enum ScanError {
     Trailing(u64),
 }
 
-/// Calls `row` with the offset of each row and returns the end of the rows; `read` hears how many bytes were read.
+/// Calls `row` with the offset of each row and returns the end of the rows; `read` hears how many bytes were
+/// read.
 pub fn scan<E: From<ScanError>>(
     mut reader: impl Read,
     layout: Layout,
@@ -201,8 +203,8 @@ impl ArrayState {
         Ok(())
     }
 
-    /// A row begins at the first byte after `[` or a comma; a comma without a row before it is an empty row, which
-    /// fails when it is read.
+    /// A row begins at the first byte after `[` or a comma; a comma without a row before it is an empty row,
+    /// which fails when it is read.
     fn between_rows<E>(
         &mut self,
         byte: u8,

@@ -1,6 +1,6 @@
 //! Which rows of a dataset are read: all, those held out for evaluation, or the others.
 //!
-//! In comes the number of a dataset's rows; out comes, for each place within the share, the row that stands there. Both parts of a split
+//! Takes the number of a dataset's rows and gives the row at each place of the share. Both parts of a split
 //! are computed from the same seed, so they never overlap, and no list of rows is kept.
 
 use crate::shuffle::Order;

@@ -1,11 +1,11 @@
-//! A seeded order of rows per epoch that needs no list of them.
+//! A seeded order of rows for each epoch that needs no list of them.
 //!
-//! In come a seed, an epoch and a number of rows; out goes, for each place in the epoch, the row that is read there.
-//! The order is a permutation computed row by row (a Feistel network walked until it lands inside the range), so its
-//! memory is the same for ten rows and for ten million.
+//! Takes a seed, an epoch and a number of rows, and gives the row at each place of the epoch. The order is a
+//! permutation computed row by row (a Feistel network walked until it lands inside the range), so its memory
+//! is the same for ten rows and for ten million.
 
-/// Rounds of the network. Four give a pseudo-random permutation by theory (Luby and Rackoff); two more cost nothing
-/// beside reading a row, and make short ranges look random too.
+/// Rounds of the network. Four give a pseudo-random permutation by theory (Luby and Rackoff); two more cost
+/// nothing beside reading a row, and make short ranges look random too.
 const ROUNDS: usize = 6;
 
 /// The order of one epoch.
@@ -39,8 +39,8 @@ impl Order {
             return None;
         }
         let Some(keys) = &self.keys else { return Some(place) };
-        // The network permutes a square range of up to four times the rows: walking its cycle from inside the rows
-        // comes back inside after at most a few steps, and each row is reached from one place only.
+        // The network permutes a square range of up to four times the rows: walking its cycle from inside the
+        // rows comes back inside after at most a few steps, and each row is reached from one place only.
         let mut value = place;
         loop {
             value = self.permute(keys, value);
@@ -51,7 +51,7 @@ impl Order {
     }
 
     /// The place of the epoch at which a row comes; `None` past the last one.
-    pub fn place(&self, row: u64) -> Option<u64> {
+    pub(crate) fn place(&self, row: u64) -> Option<u64> {
         if row >= self.rows {
             return None;
         }

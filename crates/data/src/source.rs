@@ -1,14 +1,10 @@
-//! From where an image is to its encoded bytes.
+//! Finds the encoded bytes of an image.
 //!
-//! Takes the [`ImageSource`] of a row and gives bytes, at most [`MAX_IMAGE_BYTES`]. A row reads only files
-//! below the folder of its data file and those that the user named, whatever its paths and links say, and
-//! reaches other machines only where the user allowed it.
+//! Takes the [`ImageSource`] of a row and gives at most [`MAX_IMAGE_BYTES`] bytes. A row reads only files
+//! below the folder of its data file and below those that the user named, whatever its paths and links say,
+//! and reaches other machines only where the user allowed it.
 
-use crate::{
-    error::{BadRow, listed},
-    remote::RemoteImages,
-    row::ImageSource,
-};
+use crate::{error::BadRow, remote::RemoteImages, row::ImageSource};
 use std::{
     borrow::Cow,
     fs::File,
@@ -49,14 +45,10 @@ impl ImageRoot {
         Ok(self)
     }
 
-    /// The file that a path means, with all links resolved. A path that leads to no file is told as the
-    /// system tells it, one that leads outside by where it leads.
+    /// The file that a path means, with all links resolved. The error about a path that leads outside the
+    /// folders says where it leads.
     fn find(&self, path: &Path) -> Result<PathBuf, BadRow> {
-        let places = listed(&self.starts);
-        let mut failed = BadRow::ImageFile {
-            path: path.to_owned(),
-            reason: format!("no such file in {places}; --image-root names another folder to look in"),
-        };
+        let mut failed = BadRow::NoSuchImage { path: path.to_owned(), folders: self.starts.clone() };
         for start in &self.starts {
             match start.join(path).canonicalize() {
                 Ok(whole) if self.bounds.iter().any(|bounds| whole.starts_with(bounds)) => return Ok(whole),
@@ -83,7 +75,7 @@ impl ImageRoot {
     fn read(&self, path: &Path) -> Result<Vec<u8>, BadRow> {
         let whole = self.find(path)?;
         let failed = |reason: String| BadRow::ImageFile { path: path.to_owned(), reason };
-        // Asked before opening: opening a pipe would wait for its writer for ever.
+        // Checked before opening: opening a pipe would wait for its writer for ever.
         if !whole.metadata().is_ok_and(|about| about.is_file()) {
             return Err(failed("not a file".into()));
         }
@@ -118,12 +110,12 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
 
-    /// `inside/` with a picture, links and a pipe; `secret` beside it.
+    /// `inside/` with an image, links and a pipe; `secret` beside it.
     fn folders() -> (tempfile::TempDir, ImageRoot) {
         let top = tempfile::tempdir().unwrap();
         let inside = top.path().join("inside");
         fs::create_dir_all(inside.join("deep")).unwrap();
-        fs::write(inside.join("a.png"), "picture").unwrap();
+        fs::write(inside.join("a.png"), "image").unwrap();
         fs::write(top.path().join("secret"), "secret").unwrap();
         symlink(top.path().join("secret"), inside.join("link.png")).unwrap();
         symlink(inside.join("a.png"), inside.join("deep/fine.png")).unwrap();
@@ -137,7 +129,7 @@ mod tests {
         let absolute = top.path().join("inside/a.png");
         for path in ["a.png", "deep/../a.png", "deep/fine.png", absolute.to_str().unwrap()] {
             let source = ImageSource::Path(path.into());
-            assert_eq!(&*bytes(&source, &root, None).unwrap(), b"picture", "{path}");
+            assert_eq!(&*bytes(&source, &root, None).unwrap(), b"image", "{path}");
         }
     }
 
@@ -197,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_outside_every_folder_is_refused_with_where_it_is_and_the_flag() {
+    fn a_file_outside_every_folder_is_refused_with_where_it_is() {
         let (top, root) = apart();
         let named = root.with_roots(&[top.path().join("images")]).unwrap();
         let secret = top.path().join("secret");
         for path in ["../secret", "deep/../../secret", "linked/c.png", secret.to_str().unwrap()] {
             let error = bytes(&ImageSource::Path(path.into()), &named, None).unwrap_err().to_string();
             let leads_to = if path.starts_with("linked") { "photos/c.png" } else { "secret" };
-            for said in [path, leads_to, "--image-root", "images"] {
+            for said in [path, leads_to, "outside", "images"] {
                 assert!(error.contains(said), "{path}: no {said:?} in {error}");
             }
         }
@@ -214,9 +206,9 @@ mod tests {
     fn says_which_file_is_missing_or_none() {
         let (_top, root) = folders();
         for path in ["gone.png", "deep"] {
-            let error = bytes(&ImageSource::Path(path.into()), &root, None).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("image {path}: ")), "{error}");
-            assert_eq!(error.contains("--image-root"), path == "gone.png", "{error}");
+            let error = bytes(&ImageSource::Path(path.into()), &root, None).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("image {path}: ")), "{error}");
+            assert_eq!(matches!(error, BadRow::NoSuchImage { .. }), path == "gone.png", "{error}");
         }
     }
 
@@ -224,7 +216,7 @@ mod tests {
     fn remote_images_need_permission() {
         let (_top, root) = folders();
         let source = ImageSource::Url("https://example.org/a.png".into());
-        let error = bytes(&source, &root, None).unwrap_err().to_string();
-        assert!(error.contains("--allow-remote-images"), "{error}");
+        let error = bytes(&source, &root, None).unwrap_err();
+        assert!(matches!(error, BadRow::RemoteNotAllowed(_)), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! Data files whose rows cannot be read by offset, written out once: compressed files and CSV.
 //!
-//! Takes `.gz` and `.zst` files and CSV, and gives the path of the same rows as JSON Lines (or as the JSON array that was
-//! compressed) in the cache folder. The copy is made in a stream of bounded memory, kept for the next run, and made again
-//! when the data changed. So a row costs one read, whatever the file was.
+//! Takes `.gz` and `.zst` files and CSV, and gives the path of the same rows as JSON Lines (or as the JSON
+//! array that was compressed) in the cache folder. The copy is made in a stream of bounded memory, kept for
+//! the next run, and made again when the data changed. So a row costs one read, whatever the file was.
 
 use crate::{
     error::DataError,
@@ -18,7 +18,8 @@ use std::{
 
 mod csv;
 
-/// How much larger than its file the text may be. Rows compress by 3 to 20; a file that was made to fill disks by 1000.
+/// How much larger than its file the text may be. Rows compress by 3 to 20; a file that was made to fill
+/// disks by 1000.
 const MOST_EXPANSION: u64 = 200;
 /// What any file may expand to.
 const SMALL: u64 = 64 << 20;
@@ -70,7 +71,8 @@ pub(crate) fn is_text_of_folder(path: &Path) -> bool {
     Form::of(path).is_some_and(|form| !form.csv || stem == "metadata" || split::is_split_name(stem))
 }
 
-/// The path of a file's rows as text: its own, or that of the copy in the cache (in `folder` where one is given).
+/// The path of a file's rows as text: its own, or that of the copy in the cache (in `folder` where one is
+/// given).
 pub(crate) fn staged(
     path: &Path,
     folder: Option<&Path>,

@@ -1,8 +1,8 @@
 //! Rows of a Parquet file, by number.
 //!
-//! In comes a file; out goes any of its rows as a [`Value`] that borrows from the decoded page. Reading goes on where
-//! it was when rows are asked for in order; any other row is found by its row group and, inside it, by whole pages
-//! that are passed over unread.
+//! Takes a file and gives any of its rows as a [`Value`] that borrows from the decoded page. Rows in order
+//! are read on from the last one; any other row is found by its row group and, inside it, by skipping whole
+//! pages unread.
 
 use crate::{columns::Columns, error::DataError, guarded::guarded, index, shape, value::Value};
 use arrow_array::{
@@ -51,7 +51,8 @@ struct Cursor {
 }
 
 impl Table {
-    /// Reads the footer of a file. Columns that mean something by `columns` are read like those that shapes know.
+    /// Reads the footer of a file. Columns that mean something by `columns` are read like those that shapes
+    /// know.
     pub fn open(path: &Path, columns: &Columns) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io(path))?;
         let broken = |reason: String| DataError::File { path: path.to_owned(), reason };
@@ -139,15 +140,11 @@ impl Table {
     }
 }
 
-/// The columns to read, which are those that shapes know or refuse and those that the user named, and the names of the
-/// others. Where there is none to read all are, so that the rows are still counted.
+/// The columns to read, which are those that shapes know or refuse and those that the user named, and the
+/// names of the others. Where there is none to read all are, so that the rows are still counted.
 fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<(String, bool)>) {
     let fields = metadata.parquet_schema().root_schema().get_fields();
-    let known = |name: &str| {
-        shape::FIELDS.contains(&name)
-            || shape::refused_of_rows().any(|refused| refused == name)
-            || columns.sources().any(|source| source == name)
-    };
+    let known = |name: &str| shape::is_known_field(name) || columns.sources().any(|source| source == name);
     let (roots, others): (Vec<_>, Vec<_>) = (0..fields.len()).partition(|i| known(fields[*i].name()));
     if roots.is_empty() {
         return (ProjectionMask::all(), Vec::new());

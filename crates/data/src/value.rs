@@ -1,13 +1,13 @@
 //! A raw row before its shape is known: JSON, or a Parquet row in the same terms.
 //!
-//! In comes the text of a row; out goes a tree that borrows from it, so a megabyte of base64 is not copied before it
-//! is decoded. The size of the tree is bounded by [`MAX_VALUES`], whatever the text holds.
+//! Takes the text of a row and gives a tree that borrows from it, so a megabyte of base64 is not copied
+//! before it is decoded. The size of the tree is bounded, whatever the text holds.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{borrow::Cow, cell::Cell, fmt};
 
-/// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has millions
-/// and would take twenty times its text in memory.
+/// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has
+/// millions and would take twenty times its text in memory.
 const MAX_VALUES: u32 = 1 << 18;
 
 /// One value of a raw row.
@@ -31,7 +31,7 @@ pub enum Value<'a> {
     Map(Vec<(Cow<'a, str>, Value<'a>)>),
     /// A Parquet column that no shape has: it is there, and was not decoded.
     Unread {
-        /// Whether it holds images, as far as its type tells.
+        /// Whether it holds images, judged by its type.
         image: bool,
     },
 }
@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
 
     /// Why a row's text is not JSON, in words for its writer. Where it stands in the file is said with the
     /// row's number.
-    pub fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
+    pub(crate) fn why_not_json(text: &[u8], error: &serde_json::Error) -> String {
         if let Err(error) = std::str::from_utf8(text) {
             return format!("byte {} is not UTF-8: save the file as UTF-8", error.valid_up_to() + 1);
         }
@@ -67,7 +67,7 @@ impl<'a> Value<'a> {
     }
 
     /// The field of that name, unless it is absent or null.
-    pub fn get(&self, name: &str) -> Option<&Self> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
         match self {
             Self::Map(fields) => fields
                 .iter()
@@ -79,12 +79,12 @@ impl<'a> Value<'a> {
     }
 
     /// Whether nothing is here.
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
 
     /// What this is, for messages.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "a truth value",
@@ -97,8 +97,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether this says nothing: what tables that were joined have in fields that a row does not use.
-    pub fn is_blank(&self) -> bool {
+    /// Whether this is empty: joined tables have such values in fields that a row does not use.
+    pub(crate) fn is_blank(&self) -> bool {
         match self {
             Self::Null => true,
             Self::Text(text) => text.trim().is_empty(),
@@ -170,8 +170,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value<'de>, A::Error> {
-        // Image bytes are sometimes written as a list of integers: kept as bytes from the start, and free of the
-        // budget, a photo takes megabytes and not a hundred of them.
+        // Image bytes are sometimes written as a list of integers. Kept as bytes from the start and not
+        // counted against the budget, a photo takes megabytes instead of a hundred of them.
         let mut bytes = Vec::new();
         let mut list = Vec::new();
         while let Some(value) = seq.next_element_seed(self)? {

@@ -1,8 +1,6 @@
 //! Datasets as people have them: files, folders, Parquet by other writers; each row by its number.
 
-use garden_data::{
-    Conversation, DataError, Dataset, DatasetOptions, ImageSource, Part, RowReader, shape::Shape,
-};
+use garden_data::{Conversation, DataError, Dataset, DatasetOptions, ImageSource, Part, RowReader};
 use std::{fs, path::Path, sync::Arc};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
@@ -44,7 +42,7 @@ fn a_folder_numbers_the_rows_of_all_its_files() {
     assert_eq!(rows(folder.path()), 5);
     for n in [3, 0, 4, 1, 2] {
         let row = reader.read(n as u64).unwrap();
-        assert_eq!(row.shape, Shape::QuestionAnswer);
+        assert_eq!(row.shape.id(), "question-answer");
         assert_eq!(texts(&row.conversation), [format!("Question {n}"), format!("Answer {n}")]);
     }
     assert_eq!(reader.read(3).unwrap().id.to_string(), format!("{}, row 2", path("b.json").display()));
@@ -82,7 +80,7 @@ fn reads_what_the_datasets_library_wrote() {
     let mut reader = open(&Path::new(FIXTURES).join("datasets_image.parquet")).unwrap();
     for n in [0, 1, 2, 6, 3] {
         let row = reader.read(n).unwrap();
-        assert_eq!(row.shape, Shape::QuestionAnswer);
+        assert_eq!(row.shape.id(), "question-answer");
         assert_eq!(texts(&row.conversation), [format!("Question {n}"), format!("Answer {n}")]);
         assert_eq!(row.conversation.images().collect::<Vec<_>>(), [&ImageSource::Bytes(picture(n))]);
     }

@@ -1,7 +1,7 @@
 //! Against Pillow and HF's Qwen2.5-VL processor, by the files that `goldens/make.py` made with them.
 
 use garden_data::{
-    Conversation, ImageSource, Part, Role, Turn,
+    Conversation, EncodedRow, ImageSource, Part, Purpose, Recipe, Role, Turn,
     image::{self, DecodeLimits, Format},
     processor::{Grid, PixelLimits, Processor, ProcessorConfig, Workspace},
     shape,
@@ -9,7 +9,7 @@ use garden_data::{
     value::Value,
 };
 use serde::Deserialize;
-use std::{fs, path::Path, path::PathBuf};
+use std::{fs, path::Path, path::PathBuf, sync::Arc};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -145,7 +145,12 @@ fn patches_and_values_are_hfs_bit_for_bit() {
         let (mut patches, mut values) = (Vec::new(), Vec::new());
         let grid = processor.append_patches(&encoded, &mut work, &mut patches).expect(&golden.file);
         assert_eq!([1, grid.rows, grid.columns], golden.grid, "{}", golden.file);
-        assert_eq!(processor.grid_of(&encoded).expect(&golden.file), grid, "{}: by the header", golden.file);
+        assert_eq!(
+            processor.header(&encoded).expect(&golden.file).grid,
+            grid,
+            "{}: by the header",
+            golden.file
+        );
         assert_eq!(
             crc32fast::hash(&unpatched(&patches, grid)),
             golden.resized_crc,
@@ -190,24 +195,25 @@ fn sizes_are_those_of_smart_resize() {
 
 #[test]
 fn ids_and_labels_are_hfs() {
-    let (encoder, processor) = (encoder(), processor(3136, 12_845_056));
+    let encoder = Arc::new(encoder());
+    let recipe =
+        |purpose| Recipe { processor: processor(3136, 12_845_056), encoder: encoder.clone(), purpose };
+    let (learn, answer) = (recipe(Purpose::default()), recipe(Purpose::Answer));
     for golden in goldens().texts {
         let row = conversation(&golden.turns);
-        let grids: Vec<Grid> = row
-            .images()
-            .map(|source| match source {
-                ImageSource::Path(name) => processor.grid_of(&encoded_image(&name.to_string_lossy())),
-                other => panic!("{other:?}"),
-            })
-            .collect::<Result<_, _>>()
-            .expect("grids");
-        assert_eq!(grids.iter().map(|grid| [1, grid.rows, grid.columns]).collect::<Vec<_>>(), golden.grids);
-        let tokens: Vec<usize> = grids.iter().map(|grid| grid.tokens(2)).collect();
-        let encoded = encoder.encode(&row, &tokens, TrainOn::Assistant).expect("encodes");
+        let bytes = |source: &ImageSource| match source {
+            ImageSource::Path(name) => encoded_image(&name.to_string_lossy()),
+            other => panic!("{other:?}"),
+        };
+        let images: Vec<Vec<u8>> = row.images().map(bytes).collect();
+        let EncodedRow { images: headers, tokens: encoded, .. } =
+            learn.encode(&row, &images).expect("encodes");
+        let grids: Vec<_> = headers.iter().map(|image| [1, image.grid.rows, image.grid.columns]).collect();
+        assert_eq!(grids, golden.grids);
         assert_eq!(encoded.ids, golden.ids, "{row:?}");
         assert_eq!(positions(&encoded.trained), golden.assistant, "labels of {row:?}");
         assert_eq!(encoded.images.iter().cloned().flatten().collect::<Vec<_>>(), golden.image_positions);
-        let prompt = encoder.encode_prompt(&row, &tokens).expect("encodes");
+        let prompt = answer.encode(&row, &images).expect("encodes").tokens;
         assert_eq!(prompt.ids, golden.prompt_ids, "prompt of {row:?}");
         assert!(!prompt.has_label());
     }

@@ -2,11 +2,11 @@
 //! every day. One test at a time looks at the memory of the process.
 
 use garden_data::{
-    Dataset, DatasetOptions, Loader, LoaderOptions, Recipe, RowReader,
+    Dataset, DatasetOptions, Loader, LoaderOptions, Purpose, Recipe, RowReader,
     create::{CreateOptions, Kind, create},
     image::DecodeLimits,
     processor::{PixelLimits, Processor},
-    text::{Encoder, TrainOn},
+    text::Encoder,
 };
 use std::{
     fs,
@@ -42,14 +42,12 @@ fn the_loader_is_flat_over_two_epochs_of_photos() {
     let checkpoint = Path::new(CHECKPOINT);
     let pixels = PixelLimits { min: None, max: Some(256 * 28 * 28) };
     let recipe = Recipe {
-        dataset: open(&data),
         processor: Processor::from_dir(checkpoint, pixels, DecodeLimits::default()).unwrap(),
         encoder: Arc::new(Encoder::from_dir(checkpoint).unwrap()),
-        train_on: TrainOn::Assistant,
-        max_tokens: None,
+        purpose: Purpose::default(),
     };
     let options = LoaderOptions { batch_size: 2, epochs: 2, ..LoaderOptions::default() };
-    let mut loader = Loader::start(Arc::new(recipe), options).unwrap();
+    let mut loader = Loader::start(open(&data), Arc::new(recipe), options).unwrap();
     let (mut batches, mut warm, mut most) = (0, u64::MAX, 0);
     while let Some(batch) = loader.next_batch().unwrap() {
         batches += 1;

@@ -1,13 +1,13 @@
-//! What a model answers to a question with pictures.
+//! What a model answers to a question with images.
 //!
-//! In come a model, a conversation that ends with a question, and its pictures still encoded; out comes the answer, told piece by
-//! piece while it grows. Tokenizer, template and image limits are the checkpoint's own, and without a temperature the
-//! answer is the one Hugging Face gives on the same weights.
+//! Takes a model, a conversation that ends with a question, and its images still encoded; gives the answer,
+//! piece by piece while it grows. Tokenizer, template and image limits are the model folder's own, and
+//! without a temperature the answer is the one that Hugging Face gives on the same weights.
 
 use garden_data::{
-    Conversation, ImageSource, Part, Role, Turn,
-    image::{DecodeLimits, ImageError},
-    processor::{PixelLimits, Processor, ProcessorError, Workspace},
+    BadRow, Conversation, ImageSource, Part, Purpose, Recipe, Role, Turn,
+    image::DecodeLimits,
+    processor::{ImageHeader, PixelLimits, Processor, ProcessorError, Workspace},
     text::{Encoder, EncoderError, TextError},
 };
 use garden_model::{
@@ -44,9 +44,9 @@ pub enum GenerateError {
     Encoder(#[from] EncoderError),
     #[error(transparent)]
     Sample(#[from] SampleError),
-    #[error("picture {number}: {source}")]
-    Picture { number: usize, source: ImageError },
     #[error("the question: {0}")]
+    Question(#[source] BadRow),
+    #[error("the answer: {0}")]
     Text(#[from] TextError),
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -86,7 +86,7 @@ pub struct Answer {
     pub text: String,
     /// Its tokens, without the one that ended it.
     pub tokens: Vec<u32>,
-    /// Tokens of the question, pictures included.
+    /// Tokens of the question, images included.
     pub prompt_tokens: usize,
     /// Why it ended.
     pub end: End,
@@ -113,10 +113,10 @@ pub fn load(
     })
 }
 
-/// A question of one turn: pictures first, then words.
-pub fn question(words: &str, pictures: usize) -> Conversation {
-    let picture = || Part::Image(ImageSource::Bytes(Vec::new()));
-    let mut parts: Vec<Part> = (0..pictures).map(|_| picture()).collect();
+/// A question of one turn: images first, then words.
+pub fn question(words: &str, images: usize) -> Conversation {
+    let image = || Part::Image(ImageSource::Bytes(Vec::new()));
+    let mut parts: Vec<Part> = (0..images).map(|_| image()).collect();
     parts.push(Part::Text(words.to_owned()));
     Conversation::new(vec![Turn::new(Role::User, parts)])
 }
@@ -152,8 +152,8 @@ impl GenerationConfig {
     }
 }
 
-/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when this is made,
-/// before gigabytes of weights are read.
+/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when
+/// this is made, before gigabytes of weights are read.
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Vec<u8>,
@@ -164,8 +164,7 @@ pub struct Prompt {
 
 /// Turns questions into tokens and tokens into words, as one checkpoint does.
 pub struct Interpreter {
-    encoder: Encoder,
-    processor: Processor,
+    recipe: Recipe,
     work: Workspace,
     ends: Vec<u32>,
     penalty: f32,
@@ -183,8 +182,11 @@ impl Interpreter {
             None => config.eos_token_ids,
         };
         Ok(Self {
-            encoder: Encoder::from_dir(folder)?,
-            processor: Processor::from_dir(folder, pixels, DecodeLimits::default())?,
+            recipe: Recipe {
+                encoder: Encoder::from_dir(folder)?.into(),
+                processor: Processor::from_dir(folder, pixels, DecodeLimits::default())?,
+                purpose: Purpose::Answer,
+            },
             work: Workspace::default(),
             ends,
             penalty: generation.repetition_penalty.unwrap_or(1.0),
@@ -192,23 +194,22 @@ impl Interpreter {
         })
     }
 
-    /// A conversation whose pictures are `pictures`, in order, made ready to be asked.
+    /// Prepares a conversation to be asked; `images` are its images, still encoded and in order.
     pub fn prompt(
         &mut self,
         asked: &Conversation,
-        pictures: &[Vec<u8>],
+        images: &[Vec<u8>],
         sampling: Sampling,
     ) -> Result<Prompt, GenerateError> {
         let Sampling { max_tokens, temperature, seed } = sampling;
         let sampler = Sampler::new(temperature, self.penalty, seed)?;
-        let (mut patches, mut grids, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, picture) in pictures.iter().enumerate() {
-            let made = self.processor.append_patches(picture, &mut self.work, &mut patches);
-            let grid = made.map_err(|source| GenerateError::Picture { number: index + 1, source })?;
-            places.push(grid.tokens(self.processor.config().merge_size));
-            grids.push([1, grid.rows as usize, grid.columns as usize]);
-        }
-        let ids = self.encoder.encode_prompt(asked, &places)?.ids;
+        let encoded = self.recipe.encode(asked, images).map_err(GenerateError::Question)?;
+        let mut patches = Vec::new();
+        let decoded = self.recipe.append_patches(&encoded, images, &mut self.work, &mut patches);
+        decoded.map_err(GenerateError::Question)?;
+        let grid = |image: &ImageHeader| [1, image.grid.rows as usize, image.grid.columns as usize];
+        let grids = encoded.images.iter().map(grid).collect();
+        let ids = encoded.tokens.ids;
         let limit = self.max_positions;
         if ids.len().saturating_add(max_tokens) > limit {
             return Err(GenerateError::TooLong { tokens: ids.len(), answer: max_tokens, limit });
@@ -216,7 +217,8 @@ impl Interpreter {
         Ok(Prompt { ids, patches, grids, sampler, max_tokens })
     }
 
-    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is whole characters.
+    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is
+    /// whole characters.
     pub fn answer(
         &self,
         model: &Model,
@@ -231,7 +233,7 @@ impl Interpreter {
         let prompt_seconds = start.elapsed().as_secs_f64();
         let mut seen = ids;
         let prompt_tokens = seen.len();
-        let mut words = Words { encoder: &self.encoder, text: String::new(), told: prompt_tokens };
+        let mut words = Words { encoder: &self.recipe.encoder, text: String::new(), told: prompt_tokens };
         let start = Instant::now();
         let end = loop {
             if seen.len() - prompt_tokens == max_tokens {

@@ -1,26 +1,30 @@
-//! The rows of a run as batches: the loader behind the trainer's interface, with selective loss on the way.
+//! Feeds the trainer with the batches of a loader, and masks labels by selective loss on the way.
 //!
-//! In comes a [`Recipe`] with the share of its rows that this source reads; out come batches, epoch by epoch. A place in the data means the
-//! same in every run with the same seed, so a checkpoint needs to keep nothing else.
+//! Takes a [`Recipe`] and the share of a dataset's rows that this source reads, and gives batches epoch by
+//! epoch. A position means the same in every run with the same seed, so it is all that a checkpoint keeps of
+//! the data.
 
 use crate::{
     config::{DataConfig, OnBadRow},
     plan::Supply,
     selective_loss::{SelectiveLoss, Statistics},
-    trainer::{BatchSource, BoxError, Callback, LogEntry, Position, TrainerState},
+    trainer::{BatchSource, BoxError, Callback, LogEntry, TrainerState},
 };
-use garden_data::{Batch, Loader, LoaderOptions, Recipe, RowShare, Tally, loader};
+use garden_data::{Batch, Dataset, Loader, LoaderOptions, Position, Recipe, RowShare, Tally};
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// Batches of one part of a dataset.
 pub struct Rows {
+    dataset: Arc<Dataset>,
     recipe: Arc<Recipe>,
     options: LoaderOptions,
     rows: u64,
     usable: u64,
     loader: Option<Loader>,
-    /// Where the trainer stands.
+    /// The row that comes next.
     position: Position,
+    /// The epoch that is read: what comes after it waits until it is asked for.
+    epoch: u64,
     /// A batch that belongs to the next epoch already.
     early: Option<Batch>,
     selective: Option<SelectiveLoss>,
@@ -33,6 +37,7 @@ pub struct Rows {
 impl Rows {
     /// Rows in the order that `seed` decides, or as they are written.
     pub(crate) fn new(
+        dataset: Arc<Dataset>,
         recipe: Arc<Recipe>,
         config: &DataConfig,
         share: RowShare,
@@ -42,29 +47,32 @@ impl Rows {
         let options = LoaderOptions {
             batch_size: supply.batch_size as usize,
             shuffle: seed,
-            // What is read as it is written is read once at a time: evaluation.
+            // Unshuffled rows are evaluation rows: one pass each time.
             epochs: if seed.is_some() { u64::MAX } else { 1 },
-            start: loader::Position::default(),
+            start: Position::default(),
             workers: supply.workers,
             prefetch_bytes: supply.prefetch_bytes,
             on_bad_row: match config.on_bad_row {
-                OnBadRow::Fail => loader::OnBadRow::Fail,
-                // A limit is for what is learned: one bad row of a small evaluation set must not end a long run.
-                OnBadRow::Skip => loader::OnBadRow::Skip {
+                OnBadRow::Fail => garden_data::OnBadRow::Fail,
+                // The limit is for training rows: one bad row of a small evaluation set must not end a long
+                // run.
+                OnBadRow::Skip => garden_data::OnBadRow::Skip {
                     max_share: if seed.is_some() { config.max_bad_share } else { 1.0 },
                 },
             },
             on_long_row: config.on_long_row,
             share,
         };
-        let rows = share.rows(recipe.dataset.rows());
+        let rows = share.rows(dataset.rows());
         Self {
+            dataset,
             recipe,
             options,
             rows,
             usable: rows,
             loader: None,
             position: Position::default(),
+            epoch: 0,
             early: None,
             selective: None,
             selective_from_epoch: 0,
@@ -109,9 +117,8 @@ impl Rows {
 
     fn loader(&mut self) -> Result<&mut Loader, BoxError> {
         if self.loader.is_none() {
-            let start = loader::Position { epoch: self.position.epoch, row: self.position.row };
-            let options = LoaderOptions { start, ..self.options.clone() };
-            self.loader = Some(Loader::start(self.recipe.clone(), options)?);
+            let options = LoaderOptions { start: self.position, ..self.options.clone() };
+            self.loader = Some(Loader::start(self.dataset.clone(), self.recipe.clone(), options)?);
         }
         self.loader.as_mut().ok_or_else(|| "the loader is gone".into())
     }
@@ -133,12 +140,11 @@ impl BatchSource for Rows {
     }
 
     fn seek(&mut self, position: Position) -> Result<(), BoxError> {
-        let goes_on =
-            self.position.row >= self.rows && position == Position { epoch: self.position.epoch + 1, row: 0 };
-        if !goes_on && position != self.position {
+        if position != self.position {
             self.stop();
         }
         self.position = position;
+        self.epoch = position.epoch;
         Ok(())
     }
 
@@ -151,23 +157,19 @@ impl BatchSource for Rows {
             self.stop();
             return Ok(None);
         };
-        // The loader counts the end of an epoch as the start of the next one.
-        let end = match batch.end {
-            loader::Position { epoch, row: 0 } => Position { epoch: epoch.saturating_sub(1), row: self.rows },
-            loader::Position { epoch, row } => Position { epoch, row },
-        };
-        if end.epoch > self.position.epoch {
-            // What was left of this epoch was dropped, and the batch is the next one's first.
+        if batch.epoch > self.epoch {
+            // No batch of this epoch was left, and this one is the next epoch's first.
+            self.position = Position::start_of(batch.epoch);
             self.early = Some(batch);
-            self.position.row = self.rows;
             return Ok(None);
         }
-        if let Some(selective) = self.selective.as_mut().filter(|_| end.epoch >= self.selective_from_epoch) {
+        let selects = batch.epoch >= self.selective_from_epoch;
+        if let Some(selective) = self.selective.as_mut().filter(|_| selects) {
             selective.apply(&batch.ids, &mut batch.labels);
             self.statistics.set(Some(selective.statistics()));
         }
-        self.position = end;
-        Ok(Some((batch, end)))
+        self.position = batch.end;
+        Ok(Some((batch, self.position)))
     }
 
     fn pause(&mut self) {
@@ -213,7 +215,7 @@ mod tests {
         selective_loss::Level,
         testing::{answered, open_rows, tiny_model},
     };
-    use garden_data::{batch::NO_LABEL, text::Encoder};
+    use garden_data::{NO_LABEL, text::Encoder};
     use std::path::Path;
 
     const JSON_ROWS: usize = 4;
@@ -234,7 +236,7 @@ mod tests {
         let mut rows = open_rows(folder, &rows(), options).unwrap().training;
         let encoder = Encoder::from_dir(&folder.join("model")).unwrap();
         let epochs = (0..2).map(|epoch| {
-            rows.seek(Position { epoch, row: 0 }).unwrap();
+            rows.seek(Position::start_of(epoch)).unwrap();
             let mut said = Vec::new();
             while said.len() <= JSON_ROWS {
                 let (batch, _) = rows.next().unwrap().expect("five rows an epoch");

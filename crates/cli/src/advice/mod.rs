@@ -3,7 +3,7 @@
 //! Takes an error of a library with its causes and gives what the command line adds to it: the flag that helps, or the
 //! same message with flags in the place of settings. Libraries know no flags; this folder has one table for each.
 
-mod data;
+pub mod data;
 mod memory;
 mod model;
 pub mod train;

@@ -1,6 +1,7 @@
 //! Advice about the errors and notes of `garden-train`.
 
-use super::Advice;
+use super::{Advice, data};
+use garden_data::RowError;
 use garden_memory::ByteSize;
 use garden_train::{
     checkpoint::CheckpointError,
@@ -133,8 +134,12 @@ fn about_run(error: &RunError) -> Option<String> {
             "hold out fewer with --eval-split".to_owned()
         }
         RunError::NoUsableEvaluation { .. } => "hold out more with --eval-split".to_owned(),
-        RunError::TooManyBadRows { .. } => format!("{MEND} or raise --max-bad-rows"),
-        RunError::BadRows { .. } => format!("{MEND} or use --on-bad-row skip"),
+        RunError::TooManyBadRows { first, .. } => {
+            with_row(first.as_deref(), format!("{MEND} or raise --max-bad-rows"))
+        }
+        RunError::BadRows { first, .. } => {
+            with_row(first.as_deref(), format!("{MEND} or use --on-bad-row skip"))
+        }
         RunError::LongRows { longest, .. } => {
             format!("{}; or leave long rows out with --on-long-row drop", about_long_rows(longest))
         }
@@ -144,10 +149,17 @@ fn about_run(error: &RunError) -> Option<String> {
     })
 }
 
+/// Advice about rows, after what helps about the one that is named.
+fn with_row(row: Option<&RowError>, advice: String) -> String {
+    let about = row.and_then(|row| data::about_row(&row.reason));
+    about.map(|about| format!("{about}; {advice}")).unwrap_or(advice)
+}
+
 fn about_unusable(unusable: &Unusable) -> String {
     let long = (unusable.too_long > 0).then(|| about_long_rows(&unusable.longest));
     let unlearned = (unusable.no_label > 0).then(|| "--train-on says what is learned".to_owned());
-    let bad = (unusable.bad > 0).then(|| "`dataset check` lists bad rows".to_owned());
+    let bad = (unusable.bad > 0)
+        .then(|| with_row(unusable.first_bad.as_ref(), "`dataset check` lists bad rows".to_owned()));
     [long, unlearned, bad].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 

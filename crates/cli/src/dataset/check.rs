@@ -2,19 +2,24 @@
 
 use super::flags::{SourceFlags, cores};
 use crate::{
+    advice::data::about_line,
     exit,
     flags::PixelFlags,
     progress::{Bars, Format},
 };
 use anyhow::{Context, Result};
 use garden_data::{
-    Dataset,
+    Dataset, Purpose, Recipe,
     image::DecodeLimits,
     processor::{Processor, ProcessorConfig},
-    survey::{self, Report, SurveyOptions},
+    survey::{self, Measure, Report, SurveyOptions},
     text::{Encoder, TrainOn},
 };
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,21 +33,22 @@ Exits with 1 if a row is bad.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name, owner/name@revision).
+    /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name,
+    /// owner/name@revision).
     path: String,
-    /// The checkpoint whose tokenizer, template and image limits are used.
+    /// The model folder whose tokenizer, template and image limits are used.
     #[arg(long, value_name = "DIR")]
     base_model: Option<PathBuf>,
-    /// Rows with more tokens are left out.
+    /// Leave out rows with more tokens than this.
     #[arg(long, value_name = "N", requires = "base_model")]
     max_seq_length: Option<usize>,
-    /// Which tokens are learned.
+    /// Which tokens get a label.
     #[arg(long, value_enum, default_value_t, requires = "base_model")]
     train_on: TrainOn,
-    /// Rows in a batch, for its cost.
+    /// Rows in a batch, to estimate its cost.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: u64,
-    /// How the answer is printed.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
@@ -51,37 +57,39 @@ pub struct Args {
     source: SourceFlags,
 }
 
-/// Looks at every row and prints what was found.
+/// Reads every row and prints the report.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);
     SourceFlags::say_not_read(&dataset);
-    let limits = DecodeLimits::default();
-    let (processor, encoder) = match &args.base_model {
+    let measure = match &args.base_model {
         Some(folder) => {
-            let processor = Processor::from_dir(folder, args.pixels.limits(), limits)
-                .with_context(|| format!("--base-model {}", folder.display()))?;
-            let encoder =
-                Encoder::from_dir(folder).with_context(|| format!("--base-model {}", folder.display()))?;
-            (processor, Some(Arc::new(encoder)))
+            let recipe =
+                recipe(args, folder).with_context(|| format!("--base-model {}", folder.display()))?;
+            Measure::Rows(Arc::new(recipe))
         }
-        None => (Processor::new(ProcessorConfig::default().with_limits(args.pixels.limits())?, limits), None),
+        None => {
+            let config = ProcessorConfig::default().with_limits(args.pixels.limits())?;
+            Measure::Images(Processor::new(config, DecodeLimits::default()))
+        }
     };
-    let options = SurveyOptions {
-        processor,
-        limits,
-        encoder,
-        train_on: args.train_on,
-        max_tokens: args.max_seq_length,
-        workers: cores(),
-        held_out: None,
-        decode: true,
-    };
+    let options = SurveyOptions { measure, workers: cores(), held_out: None, decode: true };
     let survey = survey::survey(&dataset, options, &bars)?;
     let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
     match args.format {
-        Format::Text => print!("{report}"),
+        Format::Text => report.lines().iter().for_each(|line| match about_line(line) {
+            Some(advice) => println!("{}; {advice}", line.text),
+            None => println!("{}", line.text),
+        }),
         Format::Json => println!("{:#}", report.to_json()),
     }
     Ok(if survey.bad > 0 { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })
+}
+
+fn recipe(args: &Args, folder: &Path) -> Result<Recipe> {
+    Ok(Recipe {
+        processor: Processor::from_dir(folder, args.pixels.limits(), DecodeLimits::default())?,
+        encoder: Arc::new(Encoder::from_dir(folder)?),
+        purpose: Purpose::Learn { train_on: args.train_on, max_tokens: args.max_seq_length },
+    })
 }

@@ -3,7 +3,7 @@
 use super::flags::SourceFlags;
 use crate::progress::Bars;
 use anyhow::{Result, ensure};
-use garden_data::{Dataset, convert::convert};
+use garden_data::{Dataset, convert};
 use garden_memory::units::counted;
 use std::{
     path::{Path, PathBuf},
@@ -21,17 +21,17 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A dataset of any format and shape: a file, a folder or a dataset of the hub.
+    /// A dataset of any format and shape: a file, a folder, or a dataset on the hub.
     #[arg(value_name = "IN")]
     from: String,
-    /// A new file; its name ends in .jsonl, .json or .parquet.
+    /// The file to write; its name ends in .jsonl, .json or .parquet.
     #[arg(value_name = "OUT")]
     to: PathBuf,
     #[command(flatten)]
     source: SourceFlags,
 }
 
-/// Writes the dataset and says how many rows it has.
+/// Writes the dataset and prints how many rows it has.
 pub fn run(args: &Args) -> Result<ExitCode> {
     check_apart(Path::new(&args.from), &args.to)?;
     let bars = Bars::default();
@@ -42,12 +42,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to put the same rows once more into the folder that they are in.
+/// Refuses to write the rows into the folder they come from, where they would be read twice.
 fn check_apart(from: &Path, to: &Path) -> Result<()> {
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let inside = match (from.is_dir(), folder.canonicalize(), from.canonicalize()) {
         (true, Ok(folder), Ok(from)) => folder.starts_with(from),
-        // A folder that is not there is told when the file is written.
+        // A folder that does not exist is reported when the file is written.
         _ => false,
     };
     ensure!(

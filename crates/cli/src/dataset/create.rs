@@ -17,13 +17,13 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What is made.
+    /// What the images show.
     #[arg(long, value_enum)]
     kind: KindFlag,
-    /// How many rows.
+    /// Number of rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rows: u64,
-    /// Width and height of the pictures.
+    /// Width and height of the images.
     #[arg(long, value_name = "WxH", value_parser = size)]
     size: (u32, u32),
     /// A new or empty folder.
@@ -38,9 +38,9 @@ pub struct Args {
 enum KindFlag {
     /// Coloured shapes in PNG files, with questions that a small model learns to answer.
     Shapes,
-    /// The same pictures, always asked for the colour.
+    /// The same images; every question is about the colour.
     Colours,
-    /// Pictures with the detail of photos, as base64 JPEG inside the rows.
+    /// Images with the detail of photos, as base64 JPEG inside the rows.
     Photos,
 }
 
@@ -51,7 +51,7 @@ fn size(text: &str) -> Result<(u32, u32), String> {
     Ok((side(width)?, side(height)?))
 }
 
-/// Makes the dataset and says where it is.
+/// Makes the dataset and prints where it is.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let kind = match args.kind {
         KindFlag::Shapes => Kind::Shapes,

@@ -4,27 +4,27 @@ use clap::Args;
 use garden_data::{Columns, Dataset, DatasetOptions, SplitChoice};
 use std::{ffi::OsString, path::PathBuf, thread};
 
-/// How rows reach their images.
+/// How a dataset is read.
 #[derive(Args)]
 pub struct SourceFlags {
-    /// Rows may read images below this folder too, not only below that of their file; relative paths are
-    /// looked for here first. Give it several times for several.
+    /// Also let rows read images below this folder, not only below the folder of their file. Relative paths
+    /// are looked up here first. Repeat the flag for several folders.
     #[arg(long, value_name = "DIR")]
     pub image_root: Vec<PathBuf>,
-    /// Which split of a folder or hub dataset: train, validation, test, a name, several with +, or all;
-    /// CONFIG/train where its README has configurations [default: train, or the files of no split].
+    /// The split of a folder or hub dataset to read: train, validation, test, a name, several joined with +,
+    /// or all; CONFIG/train where its README has configurations [default: train, or the files of no split].
     #[arg(long, value_name = "NAME")]
     pub split: Option<String>,
-    /// Fetch images that rows name by http(s) address. Private addresses are refused all the same.
+    /// Fetch images that rows name by http(s) address. Private addresses are still refused.
     #[arg(long)]
     pub allow_remote_images: bool,
-    /// Which columns mean what, where their names do not say it: image=photo,prompt=question,response=answer.
+    /// What columns mean, where their names do not say it: image=photo,prompt=question,response=answer.
     #[arg(long, value_name = "MEANING=COLUMN,...")]
     pub columns: Option<Columns>,
 }
 
 impl SourceFlags {
-    /// What the library reads.
+    /// The same as the library's options.
     pub fn options(&self) -> DatasetOptions {
         DatasetOptions {
             image_roots: self.image_root.clone(),
@@ -34,7 +34,7 @@ impl SourceFlags {
         }
     }
 
-    /// The same flags again, for a process of our own.
+    /// The same flags as arguments, for a child process.
     pub fn arguments(&self) -> Vec<OsString> {
         let roots = self.image_root.iter().flat_map(|root| ["--image-root".into(), root.into()]);
         let split = self.split.iter().flat_map(|split| ["--split".into(), split.into()]);
@@ -43,7 +43,7 @@ impl SourceFlags {
         roots.chain(split).chain(columns).chain(remote).collect()
     }
 
-    /// Says what beside the rows is not read: other splits, folders behind links.
+    /// Prints what is found beside the rows and not read: other splits, folders behind links.
     pub fn say_not_read(dataset: &Dataset) {
         for line in dataset.not_read() {
             let hint = if line.starts_with("split: ") { " (--split chooses)" } else { "" };
@@ -52,7 +52,7 @@ impl SourceFlags {
     }
 }
 
-/// A thread a core.
+/// One thread for each core.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 /// The `dataset` commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Look at every row: shapes, sizes, token lengths, what is left out and why.
+    /// Check every row: shapes, sizes, token lengths, which rows are left out and why.
     Check(check::Args),
     /// Make a dataset for trials and benchmarks.
     Create(create::Args),
-    /// Write a dataset in another format, as messages with every image inside its row.
+    /// Convert a dataset to another format: messages, with every image inside its row.
     Convert(convert::Args),
 }
 

@@ -1,5 +1,6 @@
-//! Rows as Parquet columns: `messages`, a list of turns whose content is a list of parts with text or an image, and
-//! `tools`. Tools and calls of them are JSON as text: each has fields of its own, which columns cannot have.
+//! Rows as Parquet columns: `messages`, a list of turns whose content is a list of parts with text or an
+//! image, and `tools`. Tools and calls of them are JSON as text: each has fields of its own, which columns
+//! cannot have.
 
 use super::Rows;
 use crate::{

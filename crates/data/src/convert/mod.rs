@@ -1,7 +1,7 @@
-//! A dataset in another format and one shape: OpenAI `messages`, every image inside its row.
+//! Writes a dataset in another format and one shape: OpenAI `messages`, with every image inside its row.
 //!
-//! In comes a dataset of any format and shape; out goes a JSON Lines, JSON or Parquet file that needs no other file.
-//! Images keep their encoded bytes; those that are remote stay addresses.
+//! Takes a dataset of any format and shape and writes a JSON Lines, JSON or Parquet file that needs no other
+//! file. Images keep their encoded bytes; remote images stay addresses.
 
 use crate::{
     dataset::{Dataset, RowReader},
@@ -234,7 +234,7 @@ mod tests {
         (0..dataset.rows()).map(|row| reader.read(row).unwrap().conversation).collect()
     }
 
-    /// Rows of several shapes, with a picture beside them, one inside and one far away.
+    /// Rows of several shapes, with an image beside them, one inside and one far away.
     fn source() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.png"), PNG).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     fn a_bad_row_leaves_no_file_behind() {
         let folder = source();
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("a.png"), "no picture").unwrap();
+        fs::write(path("a.png"), "no image").unwrap();
         for name in ["a.jsonl", "b.json", "c.parquet"] {
             let error = convert(&open(&path("in.jsonl")), &path(name), &()).unwrap_err().to_string();
             assert!(error.contains("in.jsonl, row 1: image 1: not an image"), "{error}");

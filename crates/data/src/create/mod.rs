@@ -1,7 +1,7 @@
-//! Made datasets, for trials and benchmarks: pictures with questions that can be answered by looking at them.
+//! Makes datasets for trials and benchmarks: images with questions that can be answered by looking at them.
 //!
-//! In come a kind, a number of rows, a size and a seed; out goes a folder with rows in JSON Lines. The same seed makes
-//! the same files, whatever the number of threads.
+//! Takes a kind, a number of rows, a size and a seed, and writes a folder with rows in JSON Lines. The same
+//! seed makes the same files, whatever the number of threads.
 
 mod photo;
 mod random;
@@ -26,11 +26,11 @@ use std::{
 
 /// The quality that cameras write.
 const JPEG_QUALITY: u8 = 90;
-/// Bytes of made pictures that may wait to be written.
+/// Bytes of made images that may wait to be written.
 const WAITING_BYTES: u64 = 32_000_000;
 /// The largest side: twice what cameras have.
 const MAX_SIDE: u32 = 16_384;
-/// The smallest side on which a shape can be told.
+/// The smallest side on which shapes can be told apart.
 const MIN_SIDE: u32 = 16;
 
 /// What is made.
@@ -38,9 +38,9 @@ const MIN_SIDE: u32 = 16;
 pub enum Kind {
     /// Coloured shapes as PNG files, with questions a small model can learn to answer.
     Shapes,
-    /// The same pictures, always asked for the colour: the easiest task that still needs eyes.
+    /// The same images, always asked for the colour: the easiest task that still needs eyes.
     Colours,
-    /// Pictures with the detail of photos as base64 JPEG inside the rows.
+    /// Images with the detail of photos as base64 JPEG inside the rows.
     Photos,
 }
 
@@ -51,9 +51,9 @@ pub struct CreateOptions {
     pub kind: Kind,
     /// Rows.
     pub rows: u64,
-    /// Width of the pictures.
+    /// Width of the images.
     pub width: u32,
-    /// Height of the pictures.
+    /// Height of the images.
     pub height: u32,
     /// What decides everything else.
     pub seed: u64,
@@ -61,31 +61,31 @@ pub struct CreateOptions {
     pub workers: usize,
 }
 
-/// A picture with its question and answer.
+/// An image with its question and answer.
 struct Made {
     rgb: Vec<u8>,
     question: String,
     answer: String,
 }
 
-/// A row as it is written: a line, and a picture beside it where the kind has files.
+/// A row as it is written: a line, and an image beside it where the kind has files.
 struct Written {
     line: String,
-    picture: Option<(PathBuf, Vec<u8>)>,
+    image: Option<(PathBuf, Vec<u8>)>,
 }
 
 impl Weight for io::Result<Written> {
     fn bytes(&self) -> u64 {
-        let picture = |written: &Written| written.picture.as_ref().map_or(0, |(_, bytes)| bytes.len());
-        self.as_ref().map_or(0, |written| (written.line.len() + picture(written)) as u64)
+        let image = |written: &Written| written.image.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        self.as_ref().map_or(0, |written| (written.line.len() + image(written)) as u64)
     }
 }
 
 /// Makes a dataset in a new or empty folder and returns its data file.
 pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -> Result<PathBuf, DataError> {
     check(folder, options)?;
-    let pictures = folder.join("images");
-    let folders = if options.kind == Kind::Photos { folder } else { &pictures };
+    let images = folder.join("images");
+    let folders = if options.kind == Kind::Photos { folder } else { &images };
     fs::create_dir_all(folders).map_err(DataError::io(folders))?;
     let data = folder.join("train.jsonl");
     let worker = {
@@ -108,7 +108,7 @@ fn check(folder: &Path, options: &CreateOptions) -> Result<(), DataError> {
     let refuse = |reason: String| Err(DataError::NoData { path: folder.to_owned(), reason });
     let sides = [options.width, options.height];
     if sides.iter().any(|side| !(MIN_SIDE..=MAX_SIDE).contains(side)) {
-        return refuse(format!("pictures have sides of {MIN_SIDE} to {MAX_SIDE} pixels"));
+        return refuse(format!("images have sides of {MIN_SIDE} to {MAX_SIDE} pixels"));
     }
     match fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
         Ok(true) => refuse("the folder is not empty: name another one".into()),
@@ -125,8 +125,8 @@ fn write_all(
 ) -> Result<(), DataError> {
     let mut writer = BufWriter::new(file);
     while let Some(row) = rows.take_next().map_err(|_| DataError::Worker)? {
-        let Written { line, picture } = row.map_err(DataError::io(folder))?;
-        if let Some((name, bytes)) = picture {
+        let Written { line, image } = row.map_err(DataError::io(folder))?;
+        if let Some((name, bytes)) = image {
             let path = folder.join(name);
             fs::write(&path, bytes).map_err(DataError::io(&path))?;
         }
@@ -148,7 +148,7 @@ fn write_row(options: &CreateOptions, row: u64) -> io::Result<Written> {
             encoder.write_image(&made.rgb, width, height, colours).map_err(io::Error::other)?;
             let name = format!("images/{row:06}.png");
             let content = json!([{"type": "image", "image": name}, {"type": "text", "text": made.question}]);
-            Ok(Written { line: line(&content, &made.answer), picture: Some((name.into(), png)) })
+            Ok(Written { line: line(&content, &made.answer), image: Some((name.into(), png)) })
         }
         Kind::Photos => {
             let made = photo::make(width, height, &mut random);
@@ -159,7 +159,7 @@ fn write_row(options: &CreateOptions, row: u64) -> io::Result<Written> {
             let url = format!("data:image/jpeg;base64,{}", STANDARD.encode(jpeg));
             let image = json!({"type": "image_url", "image_url": {"url": url}});
             let content = json!([image, {"type": "text", "text": made.question}]);
-            Ok(Written { line: line(&content, &made.answer), picture: None })
+            Ok(Written { line: line(&content, &made.answer), image: None })
         }
     }
 }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_can_be_read_and_its_picture_decoded() {
+    fn every_row_can_be_read_and_its_image_decoded() {
         for kind in [Kind::Shapes, Kind::Colours, Kind::Photos] {
             let folder = tempfile::tempdir().unwrap();
             let data = create(folder.path(), &options(kind), &()).unwrap();

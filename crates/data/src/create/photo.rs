@@ -1,5 +1,5 @@
-//! A picture with the statistics of a photo: soft light, clouds of detail at every scale, and a little grain, so that
-//! its JPEG is as large and as slow to decode as a camera's.
+//! Makes an image with the statistics of a photo: soft light, clouds of detail at every scale, and a little
+//! grain, so that its JPEG is as large and as slow to decode as a camera's.
 
 use super::{
     Made,
@@ -14,14 +14,14 @@ const TINTS: [(&str, [f32; 3]); 5] = [
     ("pink", [1.0, 0.65, 0.8]),
 ];
 
-/// Detail comes in layers, each twice as fine and half as strong as the one before; the coarsest has this many cells
-/// across the picture.
+/// Detail comes in layers, each twice as fine and half as strong as the one before; the coarsest has this
+/// many cells across the image.
 const COARSEST: u32 = 3;
 const LAYERS: u32 = 7;
 /// Grain of the sensor, in levels.
 const GRAIN: f32 = 6.0;
 
-/// A picture with a question about its tint.
+/// An image with a question about its tint.
 pub fn make(width: u32, height: u32, random: &mut Random) -> Made {
     let (name, tint) = *random.pick(&TINTS);
     let seed = random.next();

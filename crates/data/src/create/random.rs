@@ -1,4 +1,4 @@
-//! Numbers that a seed decides: SplitMix64, one stream a row.
+//! Random numbers that a seed decides: SplitMix64, one stream for each row.
 
 /// A stream of numbers.
 pub struct Random(u64);

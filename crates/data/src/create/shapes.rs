@@ -1,4 +1,5 @@
-//! One coloured shape on a quiet ground, and a question about it: a task that a small model learns in minutes.
+//! Makes one coloured shape on a quiet ground and a question about it: a task that a small model learns in
+//! minutes.
 
 use super::{Made, random::Random};
 
@@ -43,7 +44,7 @@ pub fn colours() -> impl Iterator<Item = &'static str> {
     COLOURS.iter().map(|(name, _)| *name)
 }
 
-/// A picture of a shape with a question: about its colour, or about anything in it.
+/// An image of a shape with a question: about its colour, or about anything in it.
 pub fn make(width: u32, height: u32, about_colour: bool, random: &mut Random) -> Made {
     let (colour, rgb) = *random.pick(&COLOURS);
     let (name, shape) = *random.pick(&SHAPES);

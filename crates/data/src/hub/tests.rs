@@ -12,8 +12,8 @@ use std::{
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A server that speaks enough of the hub's protocol: the list of a dataset's files, and ranges of them. Large
-/// files are redirected, as the hub does; a private dataset wants its token.
+/// A server that speaks enough of the hub's protocol: the list of a dataset's files, and ranges of them.
+/// Large files are redirected, as the hub does; a private dataset wants its token.
 struct TestHub {
     endpoint: String,
     requests: Arc<Mutex<Vec<String>>>,

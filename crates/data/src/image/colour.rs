@@ -1,7 +1,8 @@
-//! Samples of any colour model to RGB, with Pillow's arithmetic.
+//! Converts samples of any colour model to RGB, with Pillow's arithmetic.
 //!
-//! In come rows of grey, grey with alpha, RGB, RGBA, palette indexes or CMYK samples; out go RGB triples. Alpha is
-//! dropped, not blended, and CMYK is multiplied out in integers exactly as `Image.convert("RGB")` does.
+//! Takes rows of grey, grey with alpha, RGB, RGBA, palette indexes or CMYK samples and gives RGB triples.
+//! Alpha is dropped, not blended, and CMYK is multiplied out in integers exactly as `Image.convert("RGB")`
+//! does.
 
 /// Appends one RGB triple for each group of `N` samples.
 pub(super) fn extend<T: Copy, const N: usize>(

@@ -1,7 +1,8 @@
-//! The first frame of a GIF.
+//! Decodes the first frame of a GIF.
 //!
-//! In come encoded bytes; out go RGB pixels of the whole canvas. Where the frame does not cover the canvas, the rest
-//! has the colour of the transparent index, or of index 0: what Pillow shows once the alpha is dropped.
+//! Takes encoded bytes and gives RGB pixels of the whole canvas. Where the frame does not cover the canvas,
+//! the rest has the colour of the transparent index, or of index 0: what Pillow shows once the alpha is
+//! dropped.
 
 use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels};
 use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};

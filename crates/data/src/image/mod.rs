@@ -1,8 +1,9 @@
-//! Encoded image bytes to upright RGB pixels, as HF's `load_image` makes them.
+//! Decodes images to upright RGB pixels, as HF's `load_image` does.
 //!
-//! In come the bytes of a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF; out go 8-bit RGB rows with the EXIF
-//! orientation applied and any alpha dropped, which is what Pillow's `convert("RGB")` does. The size is checked
-//! against [`DecodeLimits`] from the header, before anything is allocated for pixels, and no input panics.
+//! Takes the bytes of a JPEG, PNG, WebP, GIF (first frame), BMP or TIFF and gives 8-bit RGB rows with the
+//! EXIF orientation applied and any alpha dropped, which is what Pillow's `convert("RGB")` does. The size is
+//! checked against [`DecodeLimits`] from the header, before anything is allocated for pixels, and no input
+//! panics.
 
 mod colour;
 mod gif;
@@ -76,9 +77,7 @@ pub enum ImageError {
         limit: u32,
     },
     /// Nothing would be left of a side.
-    #[error(
-        "{width}x{height} would be resized to nothing; raise the minimum number of pixels (--min-pixels)"
-    )]
+    #[error("{width}x{height} would be resized to nothing; raise the minimum number of pixels")]
     VanishingSide {
         /// Width of the upright image.
         width: u32,
@@ -132,7 +131,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an image may ask for, checked before it is decoded.
+/// The largest image that is decoded, checked by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeLimits {
     /// The most pixels an image may have.
@@ -176,7 +175,7 @@ impl fmt::Debug for Pixels {
     }
 }
 
-/// The buffers of one decode after another: a worker keeps one, so that only the largest image allocates.
+/// Buffers that are reused from image to image: a worker keeps one decoder, so only larger images allocate.
 #[derive(Default)]
 pub struct Decoder {
     jpeg: jpeg::Decoder,
@@ -229,14 +228,14 @@ impl Decoder {
     }
 }
 
-/// Decodes one image; who decodes many keeps a [`Decoder`].
+/// Decodes one image; to decode many, keep a [`Decoder`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
     let mut decoder = Decoder::default();
     decoder.decode(bytes, limits)?;
     Ok(decoder.pixels)
 }
 
-/// What a header says of the image as it is stored.
+/// An image as it is stored, by its header.
 struct Header {
     width: u32,
     height: u32,
@@ -252,7 +251,8 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a few rows.
+    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a
+    /// few rows.
     pub decoding_bytes: u64,
 }
 
@@ -311,7 +311,8 @@ fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> R
         .unwrap_or_else(|| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))
 }
 
-/// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs nothing.
+/// Makes `buffer` exactly `length` bytes of unspecified content: what it held stays, so a reused buffer costs
+/// nothing.
 fn resize_buffer(buffer: &mut Vec<u8>, length: usize) {
     buffer.resize(length, 0);
 }

@@ -1,7 +1,7 @@
-//! The EXIF orientation: how stored rows are to be turned to stand upright.
+//! The EXIF orientation: how stored rows must be turned to stand upright.
 //!
-//! In comes the tag of an EXIF block (or of a TIFF); pixels go out turned, exactly as Pillow's `exif_transpose` does.
-//! A missing or senseless tag means upright.
+//! Takes the tag of an EXIF block (or of a TIFF) and turns pixels exactly as Pillow's `exif_transpose` does.
+//! A missing or meaningless tag means upright.
 
 use super::Pixels;
 
@@ -103,7 +103,8 @@ impl Orientation {
     }
 }
 
-/// Finds the tag in the first directory; `None` for anything malformed, as a broken EXIF block is no broken image.
+/// Finds the tag in the first directory; `None` for anything malformed, as a broken EXIF block is no broken
+/// image.
 fn orientation_tag(exif: &[u8]) -> Option<u16> {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let big_endian = match exif.get(..4)? {

@@ -1,7 +1,8 @@
-//! PNG, WebP and BMP by the `image` crate's decoders.
+//! Decodes PNG, WebP and BMP with the `image` crate.
 //!
-//! In come encoded bytes; out go RGB pixels in stored order and the orientation that an EXIF chunk asks for. The
-//! colour types are brought to RGB by [`super::colour`], not by the crate, because Pillow's rules differ from its own.
+//! Takes encoded bytes and gives RGB pixels in stored order and the orientation that an EXIF chunk asks for.
+//! [`super::colour`] converts the colour types to RGB, not the crate, because Pillow's rules differ from its
+//! own.
 
 use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
 use image::{
@@ -10,8 +11,9 @@ use image::{
 };
 use std::io::Cursor;
 
-/// What a PNG may take beside its pixels: a row, text, and a colour profile, which is compressed and can be a bomb of
-/// its own. The decoder leaves a profile beyond it away, which changes nothing here: profiles are not applied.
+/// What a PNG may take beside its pixels: a row, text, and a colour profile, which is compressed and can be a
+/// bomb of its own. The decoder leaves a profile beyond it away, which changes nothing here: profiles are not
+/// applied.
 const PNG_EXTRAS: u64 = 64 << 20;
 
 /// Reads the size as stored, and the orientation.

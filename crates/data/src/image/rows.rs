@@ -1,7 +1,7 @@
-//! Decoded rows on their way to whoever takes them.
+//! Decoded rows on their way to whatever takes them.
 //!
-//! A decoder asks a [`RowSink`] where the next row goes, writes it channel by channel, and says when it is there, from
-//! top to bottom. So an image need not exist as a whole, unless its sink keeps it.
+//! A decoder asks a [`RowSink`] where the next row goes, writes it channel by channel, and reports when it is
+//! complete, from top to bottom. So an image need not exist as a whole, unless its sink keeps it.
 
 use super::{ImageError, Pixels, resize_buffer};
 

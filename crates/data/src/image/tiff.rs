@@ -1,7 +1,7 @@
-//! The first page of a TIFF.
+//! Decodes the first page of a TIFF.
 //!
-//! In come encoded bytes; out go RGB pixels in stored order and the orientation of tag 274. Read are 8- and 16-bit
-//! grey, grey with alpha, RGB, RGBA and CMYK samples; other kinds are refused by name.
+//! Takes encoded bytes and gives RGB pixels in stored order and the orientation of tag 274. Reads 8- and
+//! 16-bit grey, grey with alpha, RGB, RGBA and CMYK samples; other kinds are refused by name.
 
 use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
 use std::io::{Cursor, ErrorKind};

@@ -1,4 +1,4 @@
-//! How a checkpoint wants its images: `preprocessor_config.json`, or what `processor_config.json` says in its
+//! How a model wants its images: `preprocessor_config.json`, or what `processor_config.json` says in its
 //! place.
 //!
 //! Takes the files as transformers 4 and 5 write them (`min_pixels` and `max_pixels`, or `size.shortest_edge`
@@ -17,13 +17,16 @@ const JOINT_FILE: &str = "processor_config.json";
 /// The keys of the joint file, and the files that version 4 has for each.
 const PARTS: [(&str, &str); 2] =
     [("image_processor", FILE_NAME), ("video_processor", "video_preprocessor_config.json")];
-/// Patches are some thousand bytes and merged in small squares; anything larger is a broken file.
+/// Patches have a few hundred bytes and are merged in small squares; a larger size is a broken file.
 const MAX_PATCH_SIZE: u32 = 256;
 const MAX_MERGE_SIZE: u32 = 16;
 /// Larger limits would overflow what a grid can hold; 2^32 pixels is far beyond any image.
 const MAX_PIXELS: u64 = 1 << 32;
 /// Files give a channel's figures to seven digits or more; what is closer than this is the same figure.
 const SAME_FIGURE: f32 = 1e-6;
+
+/// Red, green and blue.
+pub(super) const CHANNELS: usize = 3;
 
 /// Why a processor cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -92,26 +95,17 @@ pub struct ProcessorConfig {
 }
 
 impl Default for ProcessorConfig {
-    /// What the published Qwen2.5-VL checkpoints say.
     fn default() -> Self {
-        Self {
-            min_pixels: 3136,
-            max_pixels: 12_845_056,
-            patch_size: 14,
-            merge_size: 2,
-            temporal_patch_size: 2,
-            mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
-            std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
-        }
+        Self::PUBLISHED
     }
 }
 
 /// Limits a user sets over the checkpoint's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PixelLimits {
-    /// `--min-pixels`.
+    /// The fewest pixels of an image.
     pub min: Option<u64>,
-    /// `--max-pixels`.
+    /// The most pixels of an image.
     pub max: Option<u64>,
 }
 
@@ -149,6 +143,17 @@ struct RawSize {
 }
 
 impl ProcessorConfig {
+    /// What the published Qwen2.5-VL checkpoints say.
+    pub(super) const PUBLISHED: Self = Self {
+        min_pixels: 3136,
+        max_pixels: 12_845_056,
+        patch_size: 14,
+        merge_size: 2,
+        temporal_patch_size: 2,
+        mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
+        std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
+    };
+
     /// Reads the settings in a checkpoint's folder, from whichever file has them.
     pub fn from_dir(folder: &Path) -> Result<Self, ProcessorError> {
         let own = Self::in_file(&folder.join(FILE_NAME), Some)?;
@@ -202,9 +207,20 @@ impl ProcessorConfig {
         self.checked().map_err(ProcessorError::Limits)
     }
 
-    /// The bytes of one compact patch: 588 for patches of 14 pixels.
+    /// The bytes of one compact patch, a byte a sample: 588 for patches of 14 pixels.
     pub fn patch_bytes(&self) -> usize {
-        3 * self.patch_size as usize * self.patch_size as usize
+        CHANNELS * self.patch_square()
+    }
+
+    /// The numbers of one patch in HF's `pixel_values`, which has the still frame several times: 1176 for
+    /// patches of 14 pixels in two frames.
+    pub fn patch_values(&self) -> usize {
+        self.patch_bytes() * self.temporal_patch_size as usize
+    }
+
+    /// The samples of one channel of a patch.
+    pub(super) fn patch_square(&self) -> usize {
+        (self.patch_size as usize).pow(2)
     }
 
     fn from_raw(raw: Raw) -> Result<Self, String> {
@@ -220,7 +236,7 @@ impl ProcessorConfig {
             return Err("only a rescale_factor of 1/255 is supported".into());
         }
         let size = raw.size.unwrap_or_default();
-        let published = Self::default();
+        let published = Self::PUBLISHED;
         // The model normalises patches with the published figures, wherever they come from.
         only("image_mean", raw.image_mean, published.mean)?;
         only("image_std", raw.image_std, published.std)?;
@@ -262,7 +278,7 @@ impl ProcessorConfig {
     }
 }
 
-/// Refuses figures of the channels other than these; what the file does not say is these.
+/// Refuses other figures than the published ones; a file that gives none means the published ones.
 fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), String> {
     match given {
         Some(given) if given.iter().zip(published).any(|(a, b)| (a - b).abs() > SAME_FIGURE) => {

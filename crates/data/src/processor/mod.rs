@@ -1,8 +1,8 @@
-//! Upright pixels to the patches of Qwen2-VL's image processor.
+//! Cuts images into the patches of Qwen2-VL's image processor.
 //!
-//! In come encoded images and the limits of a checkpoint's `preprocessor_config.json`; out go a [`Grid`] and its
-//! patches, either compact (one byte a sample, the still frame once) or as HF's normalised f32 `pixel_values`. Given
-//! equal decoded pixels, both equal HF's default (torchvision) processor bit for bit.
+//! Takes encoded images and the limits of a model folder's `preprocessor_config.json`; gives a [`Grid`] and
+//! its patches, either compact (one byte a sample, the still frame once) or as HF's normalised f32
+//! `pixel_values`. Given equal decoded pixels, both equal HF's default (torchvision) processor bit for bit.
 
 mod config;
 mod patches;
@@ -12,7 +12,10 @@ mod size;
 pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_version_4};
 pub use size::Grid;
 
-use crate::image::{self, DecodeLimits, ImageError, RowSink};
+use crate::{
+    error::BadRow,
+    image::{self, DecodeLimits, Extent, ImageError, RowSink},
+};
 use resize::Resizer;
 use std::path::Path;
 
@@ -21,6 +24,21 @@ use std::path::Path;
 pub struct Processor {
     config: ProcessorConfig,
     limits: DecodeLimits,
+}
+
+/// An image as its header describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageHeader {
+    /// Width and height of the upright image.
+    pub size: (u32, u32),
+    /// The patches that it is cut into.
+    pub grid: Grid,
+    /// Tokens that stand for it.
+    pub tokens: usize,
+    /// Bytes of the encoded image.
+    pub encoded_bytes: u64,
+    /// Bytes of samples that decoding it takes, see [`Extent::decoding_bytes`].
+    pub decoding_bytes: u64,
 }
 
 /// The buffers one worker reuses from image to image.
@@ -57,13 +75,30 @@ impl Processor {
         &self.config
     }
 
-    /// The grid an encoded image will have, from its header alone.
-    pub fn grid_of(&self, encoded: &[u8]) -> Result<Grid, ImageError> {
-        let (width, height) = image::dimensions(encoded, self.limits)?;
-        self.config.grid(width, height)
+    /// What an image may ask for when it is decoded.
+    pub(crate) fn limits(&self) -> DecodeLimits {
+        self.limits
     }
 
-    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`, unless it fails.
+    /// What the header of an encoded image tells: its size, and the patches and tokens it will become.
+    pub fn header(&self, encoded: &[u8]) -> Result<ImageHeader, ImageError> {
+        let Extent { width, height, decoding_bytes } = image::extent(encoded, self.limits)?;
+        let grid = self.config.grid(width, height)?;
+        let tokens = grid.tokens(self.config.merge_size);
+        let encoded_bytes = encoded.len() as u64;
+        Ok(ImageHeader { size: (width, height), grid, tokens, encoded_bytes, decoding_bytes })
+    }
+
+    /// The headers of the images of one row; the error names the image that it is about.
+    pub(crate) fn headers<B: AsRef<[u8]>>(&self, images: &[B]) -> Result<Vec<ImageHeader>, BadRow> {
+        let header = |(index, image): (usize, &B)| {
+            self.header(image.as_ref()).map_err(|error| BadRow::image(index, error))
+        };
+        images.iter().enumerate().map(header).collect()
+    }
+
+    /// Decodes, resizes and cuts an encoded image; its compact patches are appended to `patches`, unless it
+    /// fails.
     pub fn append_patches(
         &self,
         encoded: &[u8],
@@ -102,8 +137,7 @@ impl RowSink for Cutter<'_> {
     fn begin(&mut self, width: u32, height: u32) -> Result<(), ImageError> {
         self.grid = self.config.grid(width, height)?;
         let side = self.config.patch_size;
-        let resized = (self.grid.columns * side, self.grid.rows * side);
-        self.resizer.begin((width, height), resized, side as usize);
+        self.resizer.begin((width, height), self.grid.pixels(side), side as usize);
         self.patches.resize(self.start + self.grid.patches() * self.config.patch_bytes(), 0);
         Ok(())
     }

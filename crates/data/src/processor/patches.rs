@@ -1,13 +1,14 @@
-//! Resized pixels to patches, in the order in which HF lays them out.
+//! Lays resized pixels out as patches, in HF's order.
 //!
-//! In come bands of an image, each as high as a patch; out go patches of `[channel][y][x]` bytes, block by block of
-//! merge size squared, blocks in reading order. HF's `pixel_values` have each channel's square repeated for every
-//! frame and normalised in f32; they are derived from the compact form and equal HF's bit for bit.
+//! Takes bands of an image, each as high as a patch, and gives patches of `[channel][y][x]` bytes, block by
+//! block of merge size squared, blocks in reading order. HF's `pixel_values` repeat each channel's square for
+//! every frame and are normalised in f32; they are derived from the compact form and equal HF's bit for bit.
 
-use super::{Grid, ProcessorConfig, resize::Band};
+use super::{Grid, ProcessorConfig, config::CHANNELS, resize::Band};
 
 /// Sides of a patch and of a block of all published checkpoints, for which the copies are unrolled.
-const USUAL_SIZES: (usize, usize) = (14, 2);
+const USUAL_SIZES: (usize, usize) =
+    (ProcessorConfig::PUBLISHED.patch_size as usize, ProcessorConfig::PUBLISHED.merge_size as usize);
 
 /// Cuts a band of a resized image into row `row` of the image's patches.
 pub(super) fn put_row(row: usize, band: &Band, grid: Grid, config: &ProcessorConfig, patches: &mut [u8]) {
@@ -23,7 +24,7 @@ pub(super) fn put_row(row: usize, band: &Band, grid: Grid, config: &ProcessorCon
 /// Fills row `row` of each of a row of blocks. Inlined so that constant sizes unroll the copies.
 #[inline(always)]
 fn cut(row: usize, band: &Band, (side, merge): (usize, usize), blocks: &mut [u8]) {
-    let patch_bytes = 3 * side * side;
+    let patch_bytes = CHANNELS * side * side;
     for (block, patches) in blocks.chunks_exact_mut(merge * merge * patch_bytes).enumerate() {
         let patches = patches.chunks_exact_mut(patch_bytes).skip(row * merge).take(merge);
         for (column, patch) in patches.enumerate() {
@@ -39,11 +40,11 @@ fn cut(row: usize, band: &Band, (side, merge): (usize, usize), blocks: &mut [u8]
 
 /// Appends HF's `pixel_values` of compact patches.
 pub(super) fn append_normalised(patches: &[u8], config: &ProcessorConfig, values: &mut Vec<f32>) {
-    let square = config.patch_size as usize * config.patch_size as usize;
+    let square = config.patch_square();
     values.reserve(patches.len() * config.temporal_patch_size as usize);
     // HF folds the division by 255 into mean and deviation, in f32.
     let scaled = |channel: usize| (config.mean[channel] * 255.0, config.std[channel] * 255.0);
-    for patch in patches.chunks_exact(3 * square) {
+    for patch in patches.chunks_exact(config.patch_bytes()) {
         for (channel, plane) in patch.chunks_exact(square).enumerate() {
             let (mean, std) = scaled(channel);
             let start = values.len();

@@ -1,7 +1,8 @@
-//! To which size an image is resized, and how many patches and tokens that makes.
+//! The size that an image is resized to, and how many patches and tokens that makes.
 //!
-//! In come a width, a height and the limits; out goes a [`Grid`] of patches whose sides are multiples of the merge
-//! size. The arithmetic is HF's `smart_resize` in the same order of the same f64 operations, so that it rounds alike.
+//! Takes a width, a height and the limits, and gives a [`Grid`] of patches whose sides are multiples of the
+//! merge size. The arithmetic is HF's `smart_resize`: the same f64 operations in the same order, so it rounds
+//! alike.
 
 use super::ProcessorConfig;
 use crate::image::ImageError;
@@ -22,6 +23,11 @@ impl Grid {
     /// How many patches.
     pub fn patches(self) -> usize {
         self.rows as usize * self.columns as usize
+    }
+
+    /// Width and height of the resized image, in patches of this many pixels a side.
+    pub(crate) fn pixels(self, patch_size: u32) -> (u32, u32) {
+        (self.columns * patch_size, self.rows * patch_size)
     }
 
     /// How many tokens stand for the image when `merge_size` squared patches become one.

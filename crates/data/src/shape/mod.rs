@@ -1,87 +1,142 @@
 //! The shapes in which people write rows, each recognised by itself.
 //!
-//! Takes a raw [`Value`] and gives the [`Conversation`] it means, the name of its [`Shape`], and the names of the fields
-//! that no shape reads. A field that would change what is learned is followed or refused by name, never dropped.
+//! Takes a raw [`Value`] and gives the [`Conversation`] it means, the [`Shape`] it has, and the names of the
+//! fields that no shape reads. A field that would change what is learned is followed or refused by name,
+//! never dropped.
+//!
+//! Each shape is one file here that holds its `Definition`, and one line of `SHAPES`. What shapes are
+//! made of is in `common`.
 
-mod fields;
-mod images;
-mod messages;
-mod place;
-mod plain;
+mod common;
 
-pub(crate) use fields::refused_of_rows;
-pub(crate) use place::MARKER;
+mod alpaca;
+mod caption;
+mod llava;
+mod marked_messages;
+mod open_ai_messages;
+mod question_answer;
+mod share_gpt;
+mod trl_messages;
+mod trl_prompt_completion;
+
+/// Every shape. The first that recognises a row reads it.
+const SHAPES: &[Definition] = &[
+    open_ai_messages::SHAPE,
+    trl_messages::SHAPE,
+    marked_messages::SHAPE,
+    trl_prompt_completion::SHAPE,
+    share_gpt::SHAPE,
+    llava::SHAPE,
+    alpaca::SHAPE,
+    question_answer::SHAPE,
+    caption::SHAPE,
+];
+
+pub(crate) use common::MARKER;
 
 use crate::{
     error::BadRow,
-    row::{Conversation, ImageSource, Json, Part, Role, Turn},
+    row::{Conversation, Json, Part, Role, Turn},
     value::Value,
 };
-use fields::{Fields, Ignored, Place};
-use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, fmt};
+use common::{Field, Meaning, Refusal, RowFields, may_hold_images, shorten, tools};
+use serde::{Serialize, Serializer};
+use std::fmt;
 
-/// The fields of a row that shapes are made of.
-pub(crate) const FIELDS: [&str; 20] = [
-    "messages",
-    "conversations",
-    "prompt",
-    "completion",
-    "response",
-    "text",
-    "output",
-    "question",
-    "answer",
-    "answers",
-    "instruction",
-    "input",
-    "history",
-    "caption",
-    "images",
-    "image",
-    "file_name",
-    "file_names",
-    "system",
-    "tools",
+/// What there is to know of a shape.
+struct Definition {
+    /// Its name for programs.
+    id: &'static str,
+    /// Its name for people.
+    name: &'static str,
+    /// The fields that make it, in the message about a row of no known shape.
+    looks: &'static str,
+    /// The fields it reads, besides those of every shape.
+    fields: &'static [Field],
+    /// Fields that it refuses, besides those that every shape refuses.
+    refuses: &'static [Refusal],
+    /// Whether a row has this shape. An error where a row contradicts itself.
+    recognises: fn(&mut RowFields<'_, '_>) -> Result<bool, BadRow>,
+    /// Reads a row of this shape.
+    read: fn(&mut RowFields<'_, '_>) -> Result<Vec<Turn>, BadRow>,
+}
+
+/// Fields that mean the same in every shape.
+const OF_EVERY_SHAPE: &[Field] = &[
+    Field::image("image"),
+    Field::image("images"),
+    Field::fixed("file_name"),
+    Field::fixed("file_names"),
+    Field::other("system"),
+    Field::other("tools"),
 ];
+/// The meanings that are enough for most data; messages name them first.
+const USUAL: [&str; 3] = ["prompt", "response", "image"];
+
+fn fields() -> impl Iterator<Item = &'static Field> {
+    OF_EVERY_SHAPE.iter().chain(SHAPES.iter().flat_map(|shape| shape.fields))
+}
+
+/// Whether a field of a row is worth reading: a shape reads it, or refuses it.
+pub(crate) fn is_known_field(name: &str) -> bool {
+    let refused = SHAPES.iter().flat_map(|shape| shape.refuses).map(|refusal| refusal.field);
+    fields().any(|field| field.name == name)
+        || common::refused_of_rows().chain(refused).any(|refused| refused == name)
+}
+
+/// The fields whose meaning a column can be given, each once.
+pub(crate) fn meanings() -> Vec<&'static str> {
+    let mut names = USUAL.to_vec();
+    for field in fields().filter(|field| field.meaning != Meaning::Fixed) {
+        if !names.contains(&field.name) {
+            names.push(field.name);
+        }
+    }
+    names
+}
+
+/// Whether two fields would mean the same: where one is named, the other is not meant.
+pub(crate) fn are_rivals(one: &str, other: &str) -> bool {
+    let meaning = |name: &str| fields().find(|field| field.name == name).map(|field| field.meaning);
+    meaning(one).zip(meaning(other)).is_some_and(|(one, other)| one.rivals(other))
+}
+
+/// What a row of any shape looks like, in words.
+pub(crate) fn expected() -> String {
+    let mut looks: Vec<&str> = SHAPES.iter().map(|shape| shape.looks).collect();
+    looks.dedup();
+    let last = looks.pop().unwrap_or_default();
+    format!("{}, or {last}", looks.join(", "))
+}
 
 /// How a row is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Shape {
-    /// `messages` with images inside their parts.
-    OpenAiMessages,
-    /// `messages` beside `images`; placeholder parts say where, else the first user turn begins with them.
-    TrlMessages,
-    /// `messages` beside `images`, text contents with as many `<image>` markers as there are images.
-    MarkedMessages,
-    /// `prompt` and `completion`, beside `images`; only the completion is learned.
-    TrlPromptCompletion,
-    /// `conversations` with `<image>` markers, beside `images`.
-    ShareGpt,
-    /// `conversations` with `<image>` markers, beside `image`.
-    Llava,
-    /// `instruction`, perhaps `input`, and `output`, beside `images`.
-    Alpaca,
-    /// A question and an answer in fields of their own, with an `image`.
-    QuestionAnswer,
-    /// An image and the text that belongs to it.
-    Caption,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shape {
+    /// Its place in [`SHAPES`].
+    index: usize,
+}
+
+impl Shape {
+    /// Its name for programs, such as `open-ai-messages`.
+    pub fn id(self) -> &'static str {
+        SHAPES[self.index].id
+    }
+
+    #[cfg(test)]
+    pub(crate) fn by_id(id: &str) -> Self {
+        Self { index: SHAPES.iter().position(|shape| shape.id == id).expect("a shape") }
+    }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::OpenAiMessages => "OpenAI messages",
-            Self::TrlMessages => "TRL messages with images",
-            Self::MarkedMessages => "messages with <image> markers",
-            Self::TrlPromptCompletion => "TRL prompt and completion",
-            Self::ShareGpt => "ShareGPT conversations",
-            Self::Llava => "LLaVA conversations",
-            Self::Alpaca => "Alpaca instructions",
-            Self::QuestionAnswer => "question and answer",
-            Self::Caption => "image and caption",
-        })
+        f.pad(SHAPES[self.index].name)
+    }
+}
+
+impl Serialize for Shape {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.id())
     }
 }
 
@@ -97,21 +152,15 @@ pub struct Reading {
 }
 
 /// Recognises the shape of a row and reads it.
-pub fn read(row: &Value<'_>) -> Result<Reading, BadRow> {
-    let mut ignored = Ignored::default();
-    let fields = Fields::new(row);
-    let (shape, mut turns) = turns(&fields, &mut ignored).map_err(|error| match error {
-        BadRow::Shape { .. } => BadRow::Shape { keys: keys(row) },
-        error => error,
-    })?;
-    add_system(&fields, &mut turns)?;
-    let tools = messages::tools(&fields)?;
+pub fn read(value: &Value<'_>) -> Result<Reading, BadRow> {
+    let mut row = RowFields::new(value);
+    let shape = recognise(&mut row)?.ok_or_else(|| BadRow::Shape { keys: keys(value) })?;
+    let definition = &SHAPES[shape.index];
+    let mut turns = (definition.read)(&mut row)?;
+    add_system(&row, &mut turns)?;
+    let tools = tools(&row)?;
     check_turns(&turns)?;
-    let place = match shape {
-        Shape::QuestionAnswer | Shape::Alpaca | Shape::Caption => Place::Question,
-        _ => Place::Row,
-    };
-    fields.finish(place, &mut ignored)?;
+    let ignored = row.finish(definition.refuses)?;
     let conversation = Conversation { turns, tools };
     match ignored.image {
         // A model that learns to answer without looking is worth nothing.
@@ -120,14 +169,13 @@ pub fn read(row: &Value<'_>) -> Result<Reading, BadRow> {
     }
 }
 
-fn turns(row: &Fields<'_, '_>, ignored: &mut Ignored) -> Result<(Shape, Vec<Turn>), BadRow> {
-    let Some(field) = row.only(&["messages", "conversations"])? else { return plain::read(row, ignored) };
-    let turns = messages::read(row, field, ignored)?;
-    if field == "messages" {
-        return place::beside_messages(turns, row);
+fn recognise(row: &mut RowFields<'_, '_>) -> Result<Option<Shape>, BadRow> {
+    for (index, shape) in SHAPES.iter().enumerate() {
+        if (shape.recognises)(row)? {
+            return Ok(Some(Shape { index }));
+        }
     }
-    let shape = if row.has("image") { Shape::Llava } else { Shape::ShareGpt };
-    Ok((shape, place::at_markers(turns, images::beside(row)?)?))
+    Ok(None)
 }
 
 /// The names of the fields of a row, for the message that no shape has them.
@@ -141,12 +189,12 @@ pub(crate) fn keys(row: &Value<'_>) -> String {
     }
 }
 
-/// Puts the row's `system` before the turns. A blank one asks for nothing, as other tools have it.
-fn add_system(row: &Fields<'_, '_>, turns: &mut Vec<Turn>) -> Result<(), BadRow> {
+/// Puts the row's `system` before the turns. A blank one asks for nothing, as in other tools.
+fn add_system(row: &RowFields<'_, '_>, turns: &mut Vec<Turn>) -> Result<(), BadRow> {
     let Some(value) = row.get("system").filter(|value| !value.is_blank()) else { return Ok(()) };
     let text = |value: &Value<'_>| match value {
         Value::Text(text) => Ok(text.as_ref().to_owned()),
-        part => Fields::new(part).text("text").map(str::to_owned),
+        part => RowFields::new(part).text("text").map(str::to_owned),
     };
     let words = match value {
         Value::List(parts) => parts.iter().map(text).collect::<Result<String, _>>()?,
@@ -162,55 +210,16 @@ fn add_system(row: &Fields<'_, '_>, turns: &mut Vec<Turn>) -> Result<(), BadRow>
     Ok(())
 }
 
-/// A turn whose images may still be placeholders.
-struct Draft<'a> {
-    turn: Turn,
-    parts: Vec<DraftPart<'a>>,
-    /// Whether the content was one text: only there is `<image>` a marker by itself.
-    plain: bool,
-}
-
-impl<'a> Draft<'a> {
-    fn text(role: Role, text: impl Into<Cow<'a, str>>) -> Self {
-        Self { turn: Turn::new(role, Vec::new()), parts: vec![DraftPart::Text(text.into())], plain: true }
-    }
-}
-
-enum DraftPart<'a> {
-    Text(Cow<'a, str>),
-    Image(ImageSource),
-    /// `{"type": "image"}` without an image: the next of the row's list goes here.
-    Placeholder,
-}
-
 /// What holds for every shape: there are turns, and only those of the user or a tool show images.
 fn check_turns(turns: &[Turn]) -> Result<(), BadRow> {
     if turns.is_empty() {
         return Err(BadRow::Empty);
     }
     let misplaced = |turn: &&Turn| {
-        !place::may_hold_images(turn.role) && turn.parts.iter().any(|part| matches!(part, Part::Image(_)))
+        !may_hold_images(turn.role) && turn.parts.iter().any(|part| matches!(part, Part::Image(_)))
     };
     match turns.iter().find(misplaced) {
         Some(turn) => Err(BadRow::ImageInTurn(turn.role.name())),
         None => Ok(()),
-    }
-}
-
-/// Keeps what a row made up readable in a message.
-fn shorten(text: &str) -> String {
-    if text.chars().nth(40).is_some() {
-        text.chars().take(40).chain(['…']).collect()
-    } else {
-        text.to_owned()
-    }
-}
-
-/// Reads JSON that a row keeps as a text; anything else is taken as it is.
-fn json(value: &Value<'_>) -> Option<Json> {
-    match value {
-        Value::Text(text) if text.trim().is_empty() => Some(Json::List(Vec::new())),
-        Value::Text(text) => Value::from_json(text.as_bytes()).ok().as_ref().map(Json::from),
-        other => Some(Json::from(other)),
     }
 }

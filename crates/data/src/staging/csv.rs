@@ -1,7 +1,7 @@
 //! CSV to JSON Lines: the first record names the fields, each further one is a row of texts.
 //!
-//! Reads as spreadsheets and `datasets` write: fields between commas, quoted where they hold commas, quotes (doubled) or
-//! line ends. A field that is empty is absent from its row.
+//! Reads as spreadsheets and `datasets` write: fields between commas, quoted where they hold commas, quotes
+//! (doubled) or line ends. A field that is empty is absent from its row.
 
 use super::Failure;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,25 +1,25 @@
-//! What a dataset holds, and what training will make of it, before anything is trained.
+//! What a dataset holds and what training will make of it, before anything is trained.
 //!
-//! In come a dataset, a processor and, where there is one, a checkpoint's tokenizer; out goes a [`Survey`]: shapes,
-//! sizes, token lengths, what is left out and why, what a batch costs. Where images are decoded, a row that is
-//! bad in training is bad here; memory is bounded by the number of different sizes, not of rows.
+//! Takes a dataset, a processor and, where there is one, a model's tokenizer; gives a [`Survey`]: shapes,
+//! sizes, token lengths, which rows are left out and why, what a batch costs. Where images are decoded, a row
+//! that is bad in training is bad here. Memory is bounded by the number of different sizes, not of rows.
 
 mod report;
 
-pub use report::Report;
+pub use report::{Line, Report, Topic};
 
 use crate::{
-    dataset::{Dataset, Row, RowReader},
-    error::{BadRow, DataError},
-    image::{self, DecodeLimits, Extent},
+    dataset::{Dataset, RowReader},
+    error::{BadRow, DataError, RowError},
+    image,
     prefetch::{Prefetch, Weight},
-    prepare::{self, LeftOut},
-    processor::{Grid, Processor},
+    processor::{ImageHeader, Processor},
     progress::{Progress, Unit},
+    recipe::{LeftOut, Recipe},
     row::RowId,
     shape::Shape,
     share::RowShare,
-    text::{Encoded, Encoder, Runs, TrainOn},
+    text::{Encoded, Runs},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,23 +33,41 @@ const MAX_SIZES: usize = 10_000;
 /// Different names of fields and kinds of mistakes that are counted; rows may make up any number of names.
 const MAX_NAMES: usize = 200;
 
+/// What rows are measured with.
+#[derive(Clone)]
+pub enum Measure {
+    /// The images alone: no tokenizer is known.
+    Images(Processor),
+    /// Images and text, as a recipe encodes them.
+    Rows(Arc<Recipe>),
+}
+
+impl Measure {
+    fn processor(&self) -> &Processor {
+        match self {
+            Self::Images(processor) => processor,
+            Self::Rows(recipe) => &recipe.processor,
+        }
+    }
+
+    fn recipe(&self) -> Option<&Recipe> {
+        match self {
+            Self::Images(_) => None,
+            Self::Rows(recipe) => Some(recipe),
+        }
+    }
+}
+
 /// How a dataset is looked at.
 pub struct SurveyOptions {
-    /// What will be done to images.
-    pub processor: Processor,
-    /// What an image may ask for.
-    pub limits: DecodeLimits,
-    /// What will be done to text, where a checkpoint is given.
-    pub encoder: Option<Arc<Encoder>>,
-    /// Which tokens will be learned.
-    pub train_on: TrainOn,
-    /// The most tokens that a row may have.
-    pub max_tokens: Option<usize>,
+    /// What rows are measured with.
+    pub measure: Measure,
     /// Threads.
     pub workers: usize,
-    /// Rows that are not trained on, which are counted by themselves as well.
+    /// Rows that are not trained on; they are counted separately as well.
     pub held_out: Option<RowShare>,
-    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far quicker.
+    /// Whether images are decoded, which finds the broken ones, or only their headers read, which is far
+    /// faster.
     pub decode: bool,
 }
 
@@ -74,20 +92,24 @@ pub struct Survey {
     pub tokens: Option<Lengths>,
     /// Tokens of rows that are used.
     pub used_tokens: Lengths,
-    /// Tokens that are learned, in rows that are used.
+    /// Tokens with a label, in rows that are used.
     pub label_tokens: Lengths,
     /// Image tokens of rows that are used.
     pub image_tokens: Lengths,
     /// Patches of rows that are used.
     pub patches: Lengths,
+    /// Bytes of a patch as the engine has it.
+    pub patch_bytes: u64,
+    /// Bytes of a patch in HF's `pixel_values`.
+    pub pixel_value_bytes: u64,
     /// Rows that are too long.
     pub too_long: u64,
-    /// Rows without anything to learn.
+    /// Rows without a label.
     pub no_label: u64,
     /// Bad rows.
     pub bad: u64,
     /// The first bad rows, with their reasons.
-    pub bad_rows: Vec<String>,
+    pub bad_rows: Vec<RowError>,
     /// How many rows are bad for each reason.
     pub bad_kinds: BTreeMap<String, u64>,
     /// Fields that no shape reads, and how many rows have them.
@@ -116,7 +138,7 @@ impl Survey {
     }
 
     /// All rows by what becomes of them.
-    pub fn counts(&self) -> RowCounts {
+    fn counts(&self) -> RowCounts {
         let Self { rows, too_long, no_label, bad, .. } = *self;
         RowCounts { rows, too_long, no_label, bad }
     }
@@ -140,7 +162,7 @@ pub struct RowCounts {
     pub rows: u64,
     /// Those that are too long.
     pub too_long: u64,
-    /// Those without anything to learn.
+    /// Those without a label.
     pub no_label: u64,
     /// Those that are bad.
     pub bad: u64,
@@ -207,7 +229,7 @@ impl Lengths {
     }
 
     /// The length that a share of the rows does not exceed.
-    pub fn quantile(&self, share: f64) -> usize {
+    pub(crate) fn quantile(&self, share: f64) -> usize {
         let wanted = (share * self.count() as f64).ceil() as u64;
         let mut seen = 0;
         let reached = self.0.iter().find(|(_, count)| {
@@ -229,7 +251,7 @@ impl Lengths {
     }
 
     /// Counts by ranges of equal width, at most `bars` of them: (from, to, count).
-    pub fn histogram(&self, bars: usize) -> Vec<(usize, usize, u64)> {
+    pub(crate) fn histogram(&self, bars: usize) -> Vec<(usize, usize, u64)> {
         let Some((min, _)) = self.0.first_key_value() else { return Vec::new() };
         let width = nice_width((self.max() - min) / bars.max(1) + 1);
         let first = min / width;
@@ -252,18 +274,11 @@ fn nice_width(width: usize) -> usize {
 /// What one row holds.
 struct Facts {
     shape: Shape,
-    images: Vec<ImageFacts>,
-    /// All tokens and those that are learned, where there is a tokenizer.
+    images: Vec<ImageHeader>,
+    /// All tokens and those with a label, where there is a tokenizer.
     tokens: Option<(usize, usize)>,
     left_out: Option<LeftOut>,
     ignored: Vec<String>,
-}
-
-struct ImageFacts {
-    size: (u32, u32),
-    grid: Grid,
-    bytes: u64,
-    decoding_bytes: u64,
 }
 
 impl Weight for Result<Facts, DataError> {
@@ -317,62 +332,48 @@ impl Examiner {
         }
     }
 
-    fn examine(&mut self, row: u64) -> Result<Facts, DataError> {
-        let read = self.reader.read(row)?;
-        let images = self.images(row, &read)?;
-        let Some(encoded) = self.encode(&read, &images)? else {
-            return Ok(Facts {
-                shape: read.shape,
-                images,
-                tokens: None,
-                left_out: None,
-                ignored: read.ignored,
-            });
+    fn examine(&mut self, number: u64) -> Result<Facts, DataError> {
+        let row = self.reader.read(number)?;
+        let images = self.reader.images(number, &row)?;
+        let bad = |reason| DataError::Row { row: row.id.clone(), reason };
+        let mut facts = Facts {
+            shape: row.shape,
+            images: Vec::new(),
+            tokens: None,
+            left_out: None,
+            ignored: row.ignored.clone(),
         };
-        let learned = encoded.trained.iter().skip(1).filter(|trained| **trained).count();
-        let left_out = prepare::left_out(&encoded, self.options.max_tokens);
-        let tokens = Some((encoded.ids.len(), learned));
-        Ok(Facts { shape: read.shape, images, tokens, left_out, ignored: read.ignored })
+        match &self.options.measure {
+            Measure::Images(processor) => facts.images = processor.headers(&images).map_err(bad)?,
+            Measure::Rows(recipe) => {
+                let encoded = recipe.encode(&row.conversation, &images).map_err(bad)?;
+                facts.tokens = Some((encoded.tokens.ids.len(), encoded.tokens.labels()));
+                facts.left_out = encoded.left_out;
+                facts.images = encoded.images;
+            }
+        }
+        if self.options.decode {
+            let limits = self.options.measure.processor().limits();
+            for (index, bytes) in images.iter().enumerate() {
+                self.decoder.decode(bytes, limits).map_err(|error| bad(BadRow::image(index, error)))?;
+            }
+        }
+        Ok(facts)
     }
 
     /// A row as the model will read it.
-    fn sample(&mut self, row: u64) -> Result<Option<SampleRow>, DataError> {
-        let read = self.reader.read(row)?;
-        let images = self.images(row, &read)?;
-        let encoded = self.encode(&read, &images)?;
-        let Some((encoder, encoded)) = self.options.encoder.as_ref().zip(encoded) else { return Ok(None) };
-        match encoder.runs(&encoded) {
-            Ok(runs) => Ok(Some(SampleRow { id: read.id, encoded, runs })),
-            Err(error) => Err(DataError::Row { row: read.id, reason: BadRow::Text(error) }),
+    fn sample(&mut self, number: u64) -> Result<Option<SampleRow>, DataError> {
+        let Some(recipe) = self.options.measure.recipe() else { return Ok(None) };
+        let row = self.reader.read(number)?;
+        let images = self.reader.images(number, &row)?;
+        let shown = recipe.encode(&row.conversation, &images).and_then(|encoded| {
+            let runs = recipe.encoder.runs(&encoded.tokens).map_err(BadRow::Text)?;
+            Ok((encoded.tokens, runs))
+        });
+        match shown {
+            Ok((encoded, runs)) => Ok(Some(SampleRow { id: row.id, encoded, runs })),
+            Err(reason) => Err(DataError::Row { row: row.id, reason }),
         }
-    }
-
-    fn encode(&self, row: &Row, images: &[ImageFacts]) -> Result<Option<Encoded>, DataError> {
-        let SurveyOptions { processor, encoder, train_on, .. } = &*self.options;
-        let Some(encoder) = encoder else { return Ok(None) };
-        let grids: Vec<_> = images.iter().map(|image| image.grid).collect();
-        let encoded = prepare::encode(encoder, processor, &row.conversation, &grids, *train_on);
-        encoded.map(Some).map_err(|reason| DataError::Row { row: row.id.clone(), reason })
-    }
-
-    fn images(&mut self, number: u64, row: &Row) -> Result<Vec<ImageFacts>, DataError> {
-        let mut facts = Vec::new();
-        for (image, source) in row.conversation.images().enumerate() {
-            let bytes = self.reader.image_bytes(number, source)?;
-            let limits = self.options.limits;
-            let mut look = || {
-                let extent = image::extent(&bytes, limits)?;
-                if self.options.decode {
-                    self.decoder.decode(&bytes, limits)?;
-                }
-                Ok((extent, self.options.processor.config().grid(extent.width, extent.height)?))
-            };
-            let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::image(image, error) };
-            let (extent, grid) = look().map_err(bad)?;
-            let Extent { width, height, decoding_bytes } = extent;
-            facts.push(ImageFacts { size: (width, height), grid, bytes: bytes.len() as u64, decoding_bytes });
-        }
-        Ok(facts)
     }
 }
 
@@ -386,19 +387,23 @@ fn count(names: &mut BTreeMap<String, u64>, name: String) {
 /// The survey while it is made.
 struct Tables {
     survey: Survey,
-    sizes: HashMap<(u32, u32), (Grid, u64)>,
+    sizes: HashMap<(u32, u32), (ImageHeader, u64)>,
     first_trained: Option<u64>,
     patch_size: u32,
-    merge_size: u32,
 }
 
 impl Tables {
     fn new(options: &SurveyOptions) -> Self {
-        let config = options.processor.config();
-        let tokens = options.encoder.is_some().then(Lengths::default);
-        let survey = Survey { tokens, ..Survey::default() };
-        let (patch_size, merge_size) = (config.patch_size, config.merge_size);
-        Self { survey, sizes: HashMap::new(), first_trained: None, patch_size, merge_size }
+        let tokens = options.measure.recipe().map(|_| Lengths::default());
+        let config = options.measure.processor().config();
+        let survey = Survey {
+            tokens,
+            patch_bytes: config.patch_bytes() as u64,
+            pixel_value_bytes: (config.patch_values() * size_of::<f32>()) as u64,
+            ..Survey::default()
+        };
+        let patch_size = config.patch_size;
+        Self { survey, sizes: HashMap::new(), first_trained: None, patch_size }
     }
 
     fn add(&mut self, facts: Result<Facts, DataError>, held_out: bool) -> Result<(), DataError> {
@@ -406,13 +411,11 @@ impl Tables {
         survey.rows += 1;
         let facts = match facts {
             Ok(facts) => facts,
-            Err(error @ DataError::Row { .. }) => {
+            Err(DataError::Row { row, reason }) => {
                 survey.bad += 1;
-                if let DataError::Row { reason, .. } = &error {
-                    count(&mut survey.bad_kinds, reason.kind());
-                }
+                count(&mut survey.bad_kinds, reason.kind());
                 if survey.bad_rows.len() < NAMED_BAD_ROWS {
-                    survey.bad_rows.push(error.to_string());
+                    survey.bad_rows.push(RowError { row, reason });
                 }
                 return Ok(());
             }
@@ -421,7 +424,7 @@ impl Tables {
         *survey.shapes.entry(facts.shape).or_default() += 1;
         facts.ignored.into_iter().for_each(|name| count(&mut survey.ignored, name));
         survey.images += facts.images.len() as u64;
-        survey.image_bytes += facts.images.iter().map(|image| image.bytes).sum::<u64>();
+        survey.image_bytes += facts.images.iter().map(|image| image.encoded_bytes).sum::<u64>();
         match facts.left_out {
             Some(LeftOut::TooLong { .. }) => survey.too_long += 1,
             Some(LeftOut::NoLabel) => survey.no_label += 1,
@@ -429,9 +432,8 @@ impl Tables {
                 if !held_out {
                     self.first_trained.get_or_insert(survey.rows - 1);
                 }
-                let grids = facts.images.iter().map(|image| image.grid);
-                survey.image_tokens.add(grids.clone().map(|grid| grid.tokens(self.merge_size)).sum());
-                survey.patches.add(grids.map(Grid::patches).sum());
+                survey.image_tokens.add(facts.images.iter().map(|image| image.tokens).sum());
+                survey.patches.add(facts.images.iter().map(|image| image.grid.patches()).sum());
             }
         }
         if let (Some((tokens, learned)), Some(lengths)) = (facts.tokens, &mut survey.tokens) {
@@ -442,20 +444,20 @@ impl Tables {
             }
         }
         for image in facts.images {
-            survey.most_image_bytes = survey.most_image_bytes.max(image.bytes);
+            survey.most_image_bytes = survey.most_image_bytes.max(image.encoded_bytes);
             survey.most_decoding_bytes = survey.most_decoding_bytes.max(image.decoding_bytes);
             if self.sizes.len() < MAX_SIZES || self.sizes.contains_key(&image.size) {
-                self.sizes.entry(image.size).or_insert((image.grid, 0)).1 += 1;
+                self.sizes.entry(image.size).or_insert((image, 0)).1 += 1;
             }
         }
         Ok(())
     }
 
     fn finish(self) -> Survey {
-        let class = |(size, (grid, count)): ((u32, u32), (Grid, u64))| SizeClass {
+        let class = |(size, (image, count)): ((u32, u32), (ImageHeader, u64))| SizeClass {
             size,
-            resized: (grid.columns * self.patch_size, grid.rows * self.patch_size),
-            tokens: grid.tokens(self.merge_size),
+            resized: image.grid.pixels(self.patch_size),
+            tokens: image.tokens,
             count,
         };
         let mut sizes: Vec<_> = self.sizes.into_iter().map(class).collect();

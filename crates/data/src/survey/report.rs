@@ -1,9 +1,14 @@
 //! A survey for people and for programs.
 //!
-//! In comes a [`Survey`] and the size of a batch; out goes text that fits a terminal, or JSON with the same figures.
+//! Takes a [`Survey`] and the size of a batch, and gives lines that fit a terminal, or JSON with the same
+//! figures. A line that asks for something to be done has a [`Topic`], to which a front end adds its own
+//! advice.
 
 use super::{Lengths, SizeClass, Survey};
-use crate::{error::counted, text::Run};
+use crate::{
+    error::{BadRow, counted},
+    text::Run,
+};
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
 
@@ -17,11 +22,8 @@ const HISTOGRAM_BARS: usize = 10;
 /// Characters shown of each stretch of the sample.
 const SHOWN_CHARACTERS: usize = 600;
 const BAR_WIDTH: u64 = 32;
-/// Bytes of a patch: one a sample as the engine has it, f32 and twice as HF has it.
-const COMPACT_PATCH: u64 = 588;
-const HF_PATCH: u64 = 1176 * 4;
 
-/// A survey that prints itself.
+/// A survey as text or JSON.
 pub struct Report<'a> {
     /// What is printed.
     pub survey: &'a Survey,
@@ -36,14 +38,8 @@ impl Report<'_> {
     pub fn to_json(&self) -> Value {
         let Survey { rows, images, image_bytes, too_long, no_label, bad, bad_rows, bad_kinds, .. } =
             self.survey;
-        let shapes: serde_json::Map<_, _> = self
-            .survey
-            .shapes
-            .iter()
-            .filter_map(|(shape, count)| {
-                Some((serde_json::to_value(shape).ok()?.as_str()?.to_owned(), json!(count)))
-            })
-            .collect();
+        let shapes: serde_json::Map<_, _> =
+            self.survey.shapes.iter().map(|(shape, count)| (shape.id().to_owned(), json!(count))).collect();
         let size = |class: &SizeClass| {
             let SizeClass { size, resized, tokens, count } = class;
             json!({"width": size.0, "height": size.1, "resized_width": resized.0, "resized_height": resized.1,
@@ -61,10 +57,10 @@ impl Report<'_> {
             "batch": {"rows": self.batch_size,
                       "tokens": self.batch_tokens().map(|(mean, most)| json!({"mean": mean, "max": most})),
                       "patches": {"mean": self.mean_patches(), "max": self.most_patches()},
-                      "patch_bytes_max": self.most_patches() * COMPACT_PATCH,
-                      "pixel_values_bytes_max": self.most_patches() * HF_PATCH},
+                      "patch_bytes_max": self.most_patches() * self.survey.patch_bytes,
+                      "pixel_values_bytes_max": self.most_patches() * self.survey.pixel_value_bytes},
             "ignored": self.survey.ignored,
-            "bad": {"count": bad, "kinds": bad_kinds, "rows": bad_rows},
+            "bad": {"count": bad, "kinds": bad_kinds, "rows": bad_rows.iter().map(ToString::to_string).collect::<Vec<_>>()},
             "sample": self.survey.sample.as_ref().map(|row| row.runs.0.iter().map(run_json).collect::<Vec<_>>()),
         })
     }
@@ -84,111 +80,130 @@ impl Report<'_> {
         self.survey.patches.longest(self.batch_size)
     }
 
-    fn shapes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The report line by line, each with its topic, so that a front end can add what to do about it.
+    pub fn lines(&self) -> Vec<Line<'_>> {
+        let mut lines = Lines::default();
+        self.shapes(&mut lines);
+        self.sizes(&mut lines);
+        self.lengths(&mut lines);
+        self.left_out(&mut lines);
+        self.batch(&mut lines);
+        self.ignored(&mut lines);
+        self.bad_rows(&mut lines);
+        self.sample(&mut lines);
+        lines.0
+    }
+
+    fn shapes(&self, lines: &mut Lines<'_>) {
         let Survey { rows, shapes, images, image_bytes, .. } = self.survey;
-        writeln!(f, "Rows      {}", grouped(*rows))?;
+        lines.add(format!("Rows      {}", grouped(*rows)));
         for (shape, count) in shapes {
-            writeln!(f, "  {:>9}  {shape}", grouped(*count))?;
+            lines.add(format!("  {:>9}  {shape}", grouped(*count)));
         }
         if *images > 0 {
-            writeln!(f, "Images    {}, {} encoded", grouped(*images), bytes(*image_bytes))?;
+            lines.add(format!("Images    {}, {} encoded", grouped(*images), bytes(*image_bytes)));
         }
-        Ok(())
     }
 
-    fn sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn sizes(&self, lines: &mut Lines<'_>) {
         let sizes = &self.survey.sizes;
         if sizes.is_empty() {
-            return Ok(());
+            return;
         }
-        writeln!(f, "\n  {:>11}  {:>11}  {:>7}  {:>9}", "size", "resized to", "tokens", "images")?;
+        lines.blank();
+        let mut add = |[size, resized, tokens, images]: [&str; 4]| {
+            lines.add(format!("  {size:>11}  {resized:>11}  {tokens:>7}  {images:>9}"));
+        };
+        add(["size", "resized to", "tokens", "images"]);
         let by = |(width, height): (u32, u32)| format!("{width}x{height}");
         for SizeClass { size, resized, tokens, count } in sizes.iter().take(LISTED_SIZES) {
-            writeln!(f, "  {:>11}  {:>11}  {tokens:>7}  {:>9}", by(*size), by(*resized), grouped(*count))?;
+            add([&by(*size), &by(*resized), &tokens.to_string(), &grouped(*count)]);
         }
         if let Some(rest @ [_, ..]) = sizes.get(LISTED_SIZES..) {
-            let images: u64 = rest.iter().map(|class| class.count).sum();
-            writeln!(
-                f,
-                "  {:>11}  {:>11}  {:>7}  {:>9}",
-                format!("{} more", rest.len()),
-                "",
-                "",
-                grouped(images)
-            )?;
+            let images = rest.iter().map(|class| class.count).sum();
+            add([&format!("{} more", rest.len()), "", "", &grouped(images)]);
         }
-        Ok(())
     }
 
-    fn lengths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn lengths(&self, lines: &mut Lines<'_>) {
         let (name, lengths) = match &self.survey.tokens {
             Some(tokens) => ("Tokens", tokens),
             None => ("Image tokens", &self.survey.image_tokens),
         };
         // Without a row there is nothing to tell, and rows without an image have no image tokens.
         if lengths.total() == 0 {
-            return Ok(());
+            return;
         }
         let [half, most] = [0.5, 0.95].map(|share| grouped(lengths.quantile(share) as u64));
         let max = grouped(lengths.max() as u64);
-        writeln!(f, "\n{name} a row: half have at most {half}, 95% at most {most}, the longest {max}")?;
+        lines.blank();
+        lines.add(format!("{name} a row: half have at most {half}, 95% at most {most}, the longest {max}"));
         let bars = lengths.histogram(HISTOGRAM_BARS);
         let highest = bars.iter().map(|bar| bar.2).max().unwrap_or(1).max(1);
         for (from, to, count) in bars {
-            let length = (count * BAR_WIDTH).div_ceil(highest) as usize;
+            let bar = "█".repeat((count * BAR_WIDTH).div_ceil(highest) as usize);
             let range = if from == to { from.to_string() } else { format!("{from}-{to}") };
-            writeln!(
-                f,
-                "  {range:>13}  {:<width$}  {}",
-                "█".repeat(length),
+            lines.add(format!(
+                "  {range:>13}  {bar:<width$}  {}",
                 grouped(count),
                 width = BAR_WIDTH as usize
-            )?;
+            ));
         }
         if self.survey.tokens.is_some() {
             let learned = &self.survey.label_tokens;
-            writeln!(f, "  {} of them are learned: {:.1} a row", grouped(learned.total()), learned.mean())?;
+            lines.add(format!(
+                "  {} of them are learned: {:.1} a row",
+                grouped(learned.total()),
+                learned.mean()
+            ));
         }
-        Ok(())
     }
 
-    fn left_out(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn left_out(&self, lines: &mut Lines<'_>) {
         let Survey { too_long, no_label, tokens, .. } = self.survey;
+        lines.blank();
         if tokens.is_none() {
-            return writeln!(f, "\nName a checkpoint with --base-model to count the tokens of the text too.");
+            return lines.add_about(Topic::NoTokenizer, "The tokens of the text are not counted".into());
         }
-        let limit =
-            self.max_tokens.map_or(String::new(), |limit| format!(" (over --max-seq-length {limit})"));
-        writeln!(
-            f,
-            "\nLeft out  {} too long{limit}, {} without anything to learn",
-            grouped(*too_long),
-            grouped(*no_label)
-        )
+        let too_long = grouped(*too_long);
+        let limit = self.max_tokens.map_or(String::new(), |limit| format!(" (over {limit} tokens)"));
+        let text =
+            format!("Left out  {too_long} too long{limit}, {} without anything to learn", grouped(*no_label));
+        match self.max_tokens {
+            Some(_) => lines.add_about(Topic::TokenLimit, text),
+            None => lines.add(text),
+        }
     }
 
-    fn batch(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "A batch   {}:", counted(self.batch_size, "row"))?;
-        if let Some((mean, most)) = self.batch_tokens() {
-            write!(f, " {} tokens on average, at most {};", grouped(mean.round() as u64), grouped(most))?;
-        }
+    fn batch(&self, lines: &mut Lines<'_>) {
+        let rows = counted(self.batch_size, "row");
+        let tokens = self.batch_tokens().map_or(String::new(), |(mean, most)| {
+            format!(" {} tokens on average, at most {};", grouped(mean.round() as u64), grouped(most))
+        });
         let patches = self.most_patches();
-        let (compact, hf) = (bytes(patches * COMPACT_PATCH), bytes(patches * HF_PATCH));
-        writeln!(f, " at most {} patches ({compact}; as HF's pixel_values {hf})", grouped(patches))
+        let [compact, hf] =
+            [self.survey.patch_bytes, self.survey.pixel_value_bytes].map(|one| bytes(patches * one));
+        let patches = grouped(patches);
+        lines.add(format!(
+            "A batch   {rows}:{tokens} at most {patches} patches ({compact}; as HF's pixel_values {hf})"
+        ));
     }
 
-    fn sample(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(sample) = &self.survey.sample else { return Ok(()) };
+    fn sample(&self, lines: &mut Lines<'_>) {
+        let Some(sample) = &self.survey.sample else { return };
         let [before, after] = sample.runs.marks();
-        writeln!(f, "\nThe first row as the model reads it, {before}what is learned{after} in brackets:\n")?;
-        sample.runs.shown(SHOWN_CHARACTERS).lines().try_for_each(|line| writeln!(f, "  {line}"))
+        lines.blank();
+        lines
+            .add(format!("The first row as the model reads it, {before}what is learned{after} in brackets:"));
+        lines.blank();
+        sample.runs.shown(SHOWN_CHARACTERS).lines().for_each(|line| lines.add(format!("  {line}")));
     }
 
     /// Names what nothing is done with: nobody should find out after a run that a column was not read.
-    fn ignored(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn ignored(&self, lines: &mut Lines<'_>) {
         let ignored = &self.survey.ignored;
         if ignored.is_empty() {
-            return Ok(());
+            return;
         }
         let name = |(name, count): (&String, &u64)| match *count == self.survey.rows {
             true => name.clone(),
@@ -199,36 +214,68 @@ impl Report<'_> {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        let what = "fields that no shape reads; --columns gives a field a meaning";
-        writeln!(f, "Ignored   {}{more}: {what}", names.join(", "))
+        let text = format!("Ignored   {}{more}: fields that no shape reads", names.join(", "));
+        lines.add_about(Topic::IgnoredFields, text);
     }
 
-    fn bad_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn bad_rows<'s>(&'s self, lines: &mut Lines<'s>) {
         let Survey { bad, bad_rows, bad_kinds, .. } = self.survey;
-        writeln!(f, "Bad rows  {}", if *bad == 0 { "none".into() } else { grouped(*bad) })?;
+        lines.add(format!("Bad rows  {}", if *bad == 0 { "none".into() } else { grouped(*bad) }));
         for (kind, count) in bad_kinds {
-            writeln!(f, "  {:>9}  {kind}", grouped(*count))?;
+            lines.add(format!("  {:>9}  {kind}", grouped(*count)));
         }
-        for row in bad_rows.iter().take(LISTED_BAD_ROWS) {
-            writeln!(f, "  {row}")?;
+        for fault in bad_rows.iter().take(LISTED_BAD_ROWS) {
+            lines.add_about(Topic::BadRow(&fault.reason), format!("  {fault}"));
         }
         match bad.saturating_sub(LISTED_BAD_ROWS as u64) {
-            0 => Ok(()),
-            more => writeln!(f, "  and {} more", grouped(more)),
+            0 => {}
+            more => lines.add(format!("  and {} more", grouped(more))),
         }
+    }
+}
+
+/// What a line of a report is about, where a user may want to do something about it.
+#[derive(Debug, Clone, Copy)]
+pub enum Topic<'a> {
+    /// No tokenizer was given.
+    NoTokenizer,
+    /// Rows are measured against a limit of tokens.
+    TokenLimit,
+    /// Fields that no shape reads.
+    IgnoredFields,
+    /// A bad row.
+    BadRow(&'a BadRow),
+}
+
+/// A line of a report.
+#[derive(Debug, Clone)]
+pub struct Line<'a> {
+    /// Its text, without a line break.
+    pub text: String,
+    /// What it is about, where a user may want to do something about it.
+    pub topic: Option<Topic<'a>>,
+}
+
+#[derive(Default)]
+struct Lines<'a>(Vec<Line<'a>>);
+
+impl<'a> Lines<'a> {
+    fn add(&mut self, text: String) {
+        self.0.push(Line { text, topic: None });
+    }
+
+    fn add_about(&mut self, topic: Topic<'a>, text: String) {
+        self.0.push(Line { text, topic: Some(topic) });
+    }
+
+    fn blank(&mut self) {
+        self.add(String::new());
     }
 }
 
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shapes(f)?;
-        self.sizes(f)?;
-        self.lengths(f)?;
-        self.left_out(f)?;
-        self.batch(f)?;
-        self.ignored(f)?;
-        self.bad_rows(f)?;
-        self.sample(f)
+        self.lines().iter().try_for_each(|line| writeln!(f, "{}", line.text))
     }
 }
 
@@ -276,6 +323,8 @@ fn bytes(number: u64) -> String {
 mod tests {
     use super::*;
     use crate::{
+        error::RowError,
+        image::ImageError,
         row::RowId,
         shape::Shape,
         survey::SampleRow,
@@ -291,7 +340,7 @@ mod tests {
     fn survey() -> Survey {
         Survey {
             rows: 1003,
-            shapes: [(Shape::OpenAiMessages, 1000), (Shape::Llava, 2)].into(),
+            shapes: [(Shape::by_id("open-ai-messages"), 1000), (Shape::by_id("llava"), 2)].into(),
             images: 1002,
             image_bytes: 2_500_000_000,
             sizes: vec![SizeClass { size: (3000, 2048), resized: (1204, 812), tokens: 1247, count: 1002 }],
@@ -302,7 +351,9 @@ mod tests {
             patches: lengths(&[4988, 4988, 4988]),
             no_label: 1,
             bad: 1,
-            bad_rows: vec!["train.jsonl, row 17: image 1: the image is empty (0 bytes)".into()],
+            bad_rows: vec![RowError { row: id(17), reason: BadRow::image(0, ImageError::Empty) }],
+            patch_bytes: 588,
+            pixel_value_bytes: 4 * 1176,
             bad_kinds: [("with an image that cannot be decoded".into(), 1)].into(),
             ignored: [("id".into(), 1003), ("split".into(), 7)].into(),
             sample: Some(sample(vec![
@@ -317,9 +368,12 @@ mod tests {
         }
     }
 
+    fn id(number: u64) -> RowId {
+        RowId { file: std::path::Path::new("train.jsonl").into(), number }
+    }
+
     fn sample(runs: Vec<Run>) -> SampleRow {
-        let id = RowId { file: std::path::Path::new("train.jsonl").into(), number: 1 };
-        SampleRow { id, encoded: Encoded::default(), runs: Runs(runs) }
+        SampleRow { id: id(1), encoded: Encoded::default(), runs: Runs(runs) }
     }
 
     #[test]
@@ -350,10 +404,10 @@ mod tests {
             "    3000x2048     1204x812     1247      1,002",
             "Tokens a row: half have at most 1,290, 95% at most 1,350, the longest 1,350",
             "  15 of them are learned: 5.0 a row",
-            "Left out  0 too long (over --max-seq-length 2048), 1 without anything to learn",
+            "Left out  0 too long (over 2048 tokens), 1 without anything to learn",
             "A batch   2 rows: 2,627 tokens on average, at most 2,650; at most 9,976 patches (5.9 MB; as HF's \
              pixel_values 46.9 MB)",
-            "Ignored   id, split (7 of 1,003 rows): fields that no shape reads; --columns gives a field a meaning",
+            "Ignored   id, split (7 of 1,003 rows): fields that no shape reads",
             "Bad rows  1",
             "          1  with an image that cannot be decoded",
             "  train.jsonl, row 17: image 1: the image is empty (0 bytes)",

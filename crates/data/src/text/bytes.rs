@@ -1,17 +1,18 @@
 //! The bytes behind the written form of a token.
 //!
-//! Byte-level vocabularies write every byte as a printable character (`Ġred` is a blank and "red"). Takes the written form
-//! and gives the bytes, so that text can be followed even where a character is split between two tokens.
+//! Byte-level vocabularies write every byte as a printable character (`Ġred` is a blank and "red"). Takes the
+//! written form and gives the bytes, so that text can be followed even where a character is split between two
+//! tokens.
 
-/// The bytes of a token of a byte-level vocabulary. A token with a character outside the byte alphabet was added by hand
-/// and is its own text.
+/// The bytes of a token of a byte-level vocabulary. A token with a character outside the byte alphabet was
+/// added by hand and is its own text.
 pub fn of_token(written: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = written.chars().map(of_character).collect();
     bytes.unwrap_or_else(|| written.as_bytes().to_vec())
 }
 
-/// The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the rest of the
-/// 256 bytes, in order, for the characters from U+0100 on.
+/// The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the
+/// rest of the 256 bytes, in order, for the characters from U+0100 on.
 fn of_character(character: char) -> Option<u8> {
     let code = u32::from(character);
     let stands_for_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

@@ -1,7 +1,7 @@
-//! The text half of a checkpoint's folder.
+//! Reads the tokenizer and chat template of a model folder.
 //!
-//! In come `tokenizer.json`, `tokenizer_config.json` and the chat template from wherever this checkpoint keeps it; out
-//! goes an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
+//! Takes `tokenizer.json`, `tokenizer_config.json` and the chat template, wherever the folder keeps it, and
+//! gives an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
 
 use super::{Encoder, Specials, guard, template::Template};
 use minijinja::Value;
@@ -17,8 +17,6 @@ const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 /// Where a template may be, the first one wins; in the JSON files it is the value of `chat_template`.
 const TEMPLATES: [&str; 3] = ["chat_template.jinja", "chat_template.json", CONFIG];
-/// What stands for a piece of an image if the tokenizer's configuration names nothing else.
-const IMAGE_TOKEN: &str = "<|image_pad|>";
 /// The names under which templates expect special tokens.
 const TOKEN_NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -97,7 +95,7 @@ pub(super) fn read(folder: &Path) -> Result<Encoder, EncoderError> {
     let config: Config = optional_json(folder, CONFIG)?.unwrap_or_default();
     let (path, source) = find_template(folder)?;
     let named = token_names(config.others);
-    let image_token = config.image_token.map_or_else(|| IMAGE_TOKEN.to_owned(), Token::text);
+    let image_token = config.image_token.map_or_else(|| guard::IMAGE_TOKEN.to_owned(), Token::text);
     let invalid = |reason| EncoderError::Invalid { path, reason };
     encoder(tokenizer, &source, &named, &image_token).map_err(invalid)
 }

@@ -1,17 +1,21 @@
 //! Keeps text apart from control tokens.
 //!
-//! Takes a row's text and gives the same text with an invisible character inside everything that reads like a control
-//! token, so that after the template has run, the only control tokens in the rendered text are the template's own. The
-//! characters are Unicode noncharacters that the row does not use, and are removed again before anything is tokenised:
-//! text without control tokens passes unchanged.
+//! Takes a row's text and gives the same text with an invisible character inside everything that reads like a
+//! control token, so that after the template has run, the only control tokens in the rendered text are the
+//! template's own. The characters are Unicode noncharacters that the row does not use, and are removed again
+//! before anything is tokenised: text without control tokens passes unchanged.
 
 use crate::row::{Conversation, Json, Part, Role};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
-/// Special tokens that build a conversation, whatever the template shows of them: in the text of a row they stay text,
-/// since a row that could write them could end its turn, speak for another role, or claim an image. Every other special
-/// token is a word that people and models write, such as `<|box_start|>` in grounding data, and is one token as in HF.
+/// What stands for a piece of an image, unless the tokenizer's configuration names another token.
+pub(super) const IMAGE_TOKEN: &str = "<|image_pad|>";
+
+/// Special tokens that build a conversation, whatever the template shows of them: in the text of a row they
+/// stay text, since a row that could write them could end its turn, speak for another role, or claim an
+/// image. Every other special token is a word that people and models write, such as `<|box_start|>` in
+/// grounding data, and is one token as in HF.
 const CONTROL: [(&str, &str); 8] = [
     ("<|im_start|>", "begins a turn"),
     ("<|im_end|>", "ends a turn"),
@@ -19,7 +23,7 @@ const CONTROL: [(&str, &str); 8] = [
     ("<|vision_start|>", "begins an image or a video"),
     ("<|vision_end|>", "ends an image or a video"),
     ("<|vision_pad|>", "stands for a piece of an image"),
-    ("<|image_pad|>", "stands for a piece of an image"),
+    (IMAGE_TOKEN, "stands for a piece of an image"),
     ("<|video_pad|>", "stands for a piece of a video"),
 ];
 

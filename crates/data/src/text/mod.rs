@@ -1,9 +1,9 @@
-//! Conversations to token ids and labels, by the checkpoint's own tokenizer and chat template.
+//! Encodes conversations as token ids and labels, with the model's own tokenizer and chat template.
 //!
-//! Takes a [`Conversation`] and the number of tokens of each of its images, and gives ids equal to those of HF's
-//! processor and, for each token, whether it is trained on. Text of a row never becomes a control token: what reads
-//! like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that are words of a
-//! row, such as those around a box, are tokens as in HF.
+//! Takes a [`Conversation`] and the number of tokens of each of its images; gives ids equal to those of HF's
+//! processor and, for each token, whether it has a label. Text of a row never becomes a control token: what
+//! reads like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that
+//! are words of a row, such as those around a box, are tokens as in HF.
 
 pub mod bytes;
 mod files;
@@ -48,7 +48,7 @@ pub enum TextError {
     /// The assistant's words are not found where the template put them.
     #[error(
         "the chat template rewrites what the assistant says (does it trim?), so labels cannot be placed; \
-         remove blanks around the text, or use --train-on all"
+         remove blanks around the text, or learn every token"
     )]
     Rewritten,
     /// The row has tools, and the template leaves them out.
@@ -91,9 +91,14 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Whether anything in it can be learned: some token other than the first is a target.
+    /// Whether anything in it can be learned: some token other than the first has a label.
     pub fn has_label(&self) -> bool {
         self.trained.iter().skip(1).any(|&trained| trained)
+    }
+
+    /// How many tokens have a label. Nothing precedes the first, so it is never predicted.
+    pub(crate) fn labels(&self) -> usize {
+        self.trained.iter().skip(1).filter(|&&trained| trained).count()
     }
 
     fn push(&mut self, id: u32, trained: bool) {
@@ -126,7 +131,8 @@ impl Encoder {
         self.tokenise(&self.rendered(row, train_on, false)?, image_tokens)
     }
 
-    /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is trained on.
+    /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is
+    /// trained on.
     pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
         let mut encoded = self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens)?;
         encoded.trained.fill(false);
@@ -136,11 +142,6 @@ impl Encoder {
     /// The text of some ids, special tokens included.
     pub fn decode(&self, ids: &[u32]) -> Result<String, TextError> {
         self.tokenizer.decode(ids, false).map_err(|error| TextError::Tokenizer(error.to_string()))
-    }
-
-    /// The size of the vocabulary, added tokens included.
-    pub fn vocabulary_size(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
     }
 
     /// The id of the token that stands for a piece of an image, if the tokenizer has one.

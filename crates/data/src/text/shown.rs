@@ -1,12 +1,13 @@
-//! An encoded row for people: what the model reads, and which of it is learned.
+//! An encoded row for people: what the model reads, and what it learns.
 //!
-//! Takes an [`Encoded`] row and gives its runs of learned and unlearned tokens, each placeholder run of an image as one
-//! short word. Shown, what is learned stands between marks that the row itself does not have, and nothing in it can steer
-//! a terminal.
+//! Takes an [`Encoded`] row and gives its runs of learned and unlearned tokens; the placeholders of an image
+//! become one short word. When shown, learned text stands between marks that the row itself does not contain,
+//! and nothing in it can control a terminal.
 
 use super::{Encoded, Encoder, TextError, bytes};
 
-/// What stands around what is learned: the first pair that the row does not have. Boxes and tables have many brackets.
+/// What stands around what is learned: the first pair that the row does not have. Boxes and tables have many
+/// brackets.
 const MARKS: [[&str; 2]; 3] = [["[[", "]]"], ["⟦", "⟧"], ["⟪learned⟫", "⟪/learned⟫"]];
 
 /// A stretch of tokens that are all learned or all not.
@@ -25,8 +26,8 @@ pub struct Run {
 pub struct Runs(pub Vec<Run>);
 
 impl Encoder {
-    /// Decodes a row to show it with its label mask, token by token. The first token has nothing before it that could
-    /// foretell it, and is never learned.
+    /// Decodes a row to show it with its label mask, token by token. The first token has nothing before it
+    /// that could foretell it, and is never learned.
     pub fn runs(&self, row: &Encoded) -> Result<Runs, TextError> {
         let learned: Vec<bool> =
             row.trained.iter().enumerate().map(|(at, trained)| at > 0 && *trained).collect();
@@ -83,8 +84,8 @@ impl Runs {
         MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
     }
 
-    /// The row's text, what is learned between [`Runs::marks`]. Of a longer stretch than so many characters the middle is
-    /// left out: its beginning and its end tell what it is.
+    /// The row's text, what is learned between [`Runs::marks`]. Of a longer stretch than so many characters
+    /// the middle is left out: its beginning and its end tell what it is.
     pub fn shown(&self, characters: usize) -> String {
         let [before, after] = self.marks();
         let stretch = |run: &Run| match (run.trained, excerpt(&run.text, characters)) {
@@ -95,7 +96,8 @@ impl Runs {
     }
 }
 
-/// Text of a stranger for our terminal: no control characters but line ends, and the middle left out where it is long.
+/// Text of a stranger for our terminal: no control characters but line ends, and the middle left out where it
+/// is long.
 fn excerpt(text: &str, characters: usize) -> String {
     let safe: Vec<_> = text
         .chars()

@@ -1,8 +1,8 @@
 //! The checkpoint's chat template, run as HF runs it.
 //!
-//! Takes a guarded row and which of its turns are marked, and gives the rendered text with the spans of what the
-//! assistant says in them. The template is somebody else's program: it gets no files, no other templates, and a bounded
-//! number of steps.
+//! Takes a guarded row and which of its turns are marked, and gives the rendered text with the spans of what
+//! the assistant says in them. The template is somebody else's program: it gets no files, no other templates,
+//! and a bounded number of steps.
 
 use super::{
     TextError,
@@ -13,7 +13,8 @@ use crate::{row::Json, value::Value as Raw};
 use minijinja::{Environment, ErrorKind, Value, context, syntax::SyntaxConfig, value::merge_maps};
 use std::{borrow::Cow, ops::Range};
 
-/// Steps of the template engine for one row: thousands of turns need fewer, an endless loop ends within a second.
+/// Steps of the template engine for one row: thousands of turns need fewer, an endless loop ends within a
+/// second.
 const MAX_STEPS: u64 = 20_000_000;
 /// The longest template read; published ones have a few kilobytes.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
@@ -119,8 +120,8 @@ impl Template {
         Ok(spans)
     }
 
-    /// The words of a turn that calls tools: what follows the prompt for it, up to the token that ends it. The template
-    /// writes the calls, so there is nothing to put marks around.
+    /// The words of a turn that calls tools: what follows the prompt for it, up to the token that ends it.
+    /// The template writes the calls, so there is nothing to put marks around.
     fn words_and_calls(
         &self,
         row: &SafeRow,
@@ -177,8 +178,8 @@ impl Template {
         Value::from_pairs(message)
     }
 
-    /// A call with its arguments as an object. OpenAI writes them as text, and a template that does not expect this would
-    /// quote the text once more: no model should learn to call tools so.
+    /// A call with its arguments as an object. OpenAI writes them as text, and a template that does not
+    /// expect this would quote the text once more: no model should learn to call tools so.
     fn call(&self, call: &Json) -> Json {
         let Json::Map(fields) = call else { return call.clone() };
         let field = |(key, value): &(String, Json)| {
@@ -264,7 +265,8 @@ fn spans_between(mark: char, text: &str) -> Vec<Range<usize>> {
 }
 
 impl Rendered {
-    /// Whether a special token is learned. It belongs to the assistant's words if it lies within them, or ends them.
+    /// Whether a special token is learned. It belongs to the assistant's words if it lies within them, or
+    /// ends them.
     pub fn is_trained_special(&self, special: &Range<usize>) -> bool {
         let said = self.spans.iter().any(|span| span.start <= special.start && special.start <= span.end);
         said != self.all_but_spans

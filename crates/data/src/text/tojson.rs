@@ -114,7 +114,8 @@ impl Writer<'_> {
     }
 }
 
-/// A float as Python writes it: the fewest digits that tell it apart, with an exponent outside of 1e-4 to 1e16.
+/// A float as Python writes it: the fewest digits that tell it apart, with an exponent outside of 1e-4 to
+/// 1e16.
 fn python_float(number: f64) -> String {
     let written = format!("{number:e}");
     let Some((digits, exponent)) = written.split_once('e') else { return written };

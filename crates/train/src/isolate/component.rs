@@ -9,10 +9,10 @@ use crate::{
     plan::Load,
     run::{RunError, VisionModel, open_data},
     supervisor_link::SupervisorLink,
-    trainer::{BatchSource, BoxError, Position, TrainableModel},
+    trainer::{BatchSource, BoxError, TrainableModel},
 };
 use garden_data::{
-    Batch, Dataset, DatasetOptions, RowReader, SplitChoice,
+    Batch, Dataset, DatasetOptions, Position, RowReader, SplitChoice,
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
@@ -203,7 +203,7 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     let rows = source.rows();
     let mut bench = Bench::new(rows, work.batch_size, work.retain);
     for epoch in 0..work.rounds {
-        source.seek(Position { epoch, row: 0 }).map_err(RunError::Other)?;
+        source.seek(Position::start_of(epoch)).map_err(RunError::Other)?;
         while let Some((batch, end)) = source.next().map_err(RunError::Other)? {
             if let Some(learner) = &mut learner {
                 learner.work(component, &batch).map_err(RunError::Other)?;
@@ -213,7 +213,7 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
             if bench.is_full() {
                 return Ok(());
             }
-            if end.row >= rows {
+            if end.epoch > epoch {
                 break;
             }
         }

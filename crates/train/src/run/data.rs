@@ -17,14 +17,14 @@ use crate::{
     trainer::BatchSource,
 };
 use garden_data::{
-    BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Recipe, Role, RowReader, RowShare,
+    BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Purpose, Recipe, Role, RowReader, RowShare,
+    SplitChoice,
     image::DecodeLimits,
     index,
     overlap::{RowSet, SharedRows, shared_rows},
     processor::{PixelLimits, Processor},
     progress::Progress,
-    split::SplitChoice,
-    survey::{RowCounts, SizeClass, Survey, SurveyOptions, survey},
+    survey::{Measure, RowCounts, SizeClass, Survey, SurveyOptions, survey},
     text::Encoder,
 };
 use garden_memory::units::counted;
@@ -65,8 +65,8 @@ pub struct RunData {
 /// Opens and surveys the data of a run.
 pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
-    let recipe = recipe(&config.portions, split, config, model, progress)?;
-    let rows = recipe.dataset.rows();
+    let (dataset, recipe) = open_part(&config.portions, split, config, model, progress)?;
+    let rows = dataset.rows();
     let held_out = match config.eval_rows {
         EvalRows::Count(count) => count,
         EvalRows::Share(share) => (share * rows as f64).round().max(1.0) as u64,
@@ -77,19 +77,19 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     }
     let seed = config.seed;
     let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
-    let mut survey = look_at(&recipe, split, config, progress)?;
+    let mut survey = look_at(&dataset, &recipe, split, config, progress)?;
     let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
     check_usable(&survey, &config.dataset_names(), &config.data, longest)?;
     check_parts(&survey, &config.data)?;
     let mut load = Load::surveyed(&survey, config.batch_size);
     let mut one_row = Load::surveyed(&survey, 1);
-    let supply = Supply::new(config, patch_bytes(&recipe), &load);
-    let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
+    let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &load);
+    let part = |share, seed| Rows::new(dataset.clone(), recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
     let mut training = part(share, Some(seed)).with_usable(survey.rest().used());
     let mut keys = Vec::new();
     if config.data.selective_loss != Level::None {
-        keys = selective_keys(&config.data, &recipe)?;
+        keys = selective_keys(&config.data, &dataset)?;
         let mut selective =
             SelectiveLoss::new(config.data.selective_loss, keys.clone(), token_bytes(&recipe.encoder));
         if let Some(row) = &mut survey.sample {
@@ -99,7 +99,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         }
         training = training.with_selective_loss(selective, config.data.selective_loss_start_epoch);
     }
-    let fingerprint = match (recipe.dataset.fingerprint(), held_out) {
+    let fingerprint = match (dataset.fingerprint(), held_out) {
         (rows, 0) => rows,
         (rows, held_out) => index::hash(&[rows, held_out].map(u64::to_le_bytes).concat()),
     };
@@ -109,22 +109,22 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
         EvalRows::Dataset { name, split: None } => Some((name, SplitChoice::Evaluation)),
         EvalRows::None | EvalRows::Count(_) | EvalRows::Share(_) => None,
     };
-    let trained_on = RowSet { dataset: recipe.dataset.clone(), share };
+    let trained_on = RowSet { dataset: dataset.clone(), share };
     let mut evaluated_on = split.map(|share| RowSet { share, ..trained_on.clone() });
     let evaluation = match own_rows {
         None => split.map(|share| part(share, None)),
         Some((name, split)) => {
             let portion = Portion { dataset: name.clone(), weight: 1 };
-            let recipe = self::recipe(&[portion], split, config, model, progress)?;
-            let survey = look_at(&recipe, None, config, progress)?;
+            let (dataset, recipe) = open_part(&[portion], split, config, model, progress)?;
+            let survey = look_at(&dataset, &recipe, None, config, progress)?;
             let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
             check_usable(&survey, name, &config.data, longest)?;
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
             one_row = one_row.union(Load::surveyed(&survey, 1));
-            let supply = Supply::new(config, patch_bytes(&recipe), &own);
-            evaluated_on = Some(RowSet { dataset: recipe.dataset.clone(), share: RowShare::All });
-            Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
+            let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &own);
+            evaluated_on = Some(RowSet { dataset: dataset.clone(), share: RowShare::All });
+            Some(Rows::new(dataset, recipe, &config.data, RowShare::All, supply, None))
         }
     };
     let compare = |rows: &RowSet| shared_rows(&trained_on, rows, workers(&config.data), progress);
@@ -151,17 +151,13 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     })
 }
 
-fn patch_bytes(recipe: &Recipe) -> usize {
-    3 * (recipe.processor.config().patch_size as usize).pow(2)
-}
-
-fn recipe(
+fn open_part(
     portions: &[Portion],
     split: SplitChoice,
     config: &RunConfig,
     model: &Path,
     progress: &dyn Progress,
-) -> Result<Arc<Recipe>, RunError> {
+) -> Result<(Arc<Dataset>, Arc<Recipe>), RunError> {
     let data = &config.data;
     let options = DatasetOptions {
         image_roots: data.image_roots.clone(),
@@ -172,40 +168,36 @@ fn recipe(
     let open = |portion: &Portion| Ok((Dataset::open(&portion.dataset, &options, progress)?, portion.weight));
     let dataset = Arc::new(Dataset::join(portions.iter().map(open).collect::<Result<_, DataError>>()?)?);
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
-    Ok(Arc::new(Recipe {
-        dataset,
+    let recipe = Recipe {
         processor: Processor::from_dir(model, pixels, DecodeLimits::default())?,
         encoder: Arc::new(Encoder::from_dir(model)?),
-        train_on: data.train_on,
-        max_tokens: Some(data.max_seq_length),
-    }))
+        purpose: Purpose::Learn { train_on: data.train_on, max_tokens: Some(data.max_seq_length) },
+    };
+    Ok((dataset, Arc::new(recipe)))
 }
 
 fn look_at(
-    recipe: &Recipe,
+    dataset: &Arc<Dataset>,
+    recipe: &Arc<Recipe>,
     held_out: Option<RowShare>,
     config: &RunConfig,
     progress: &dyn Progress,
 ) -> Result<Survey, RunError> {
     let options = SurveyOptions {
-        processor: recipe.processor.clone(),
-        limits: DecodeLimits::default(),
-        encoder: Some(recipe.encoder.clone()),
-        train_on: recipe.train_on,
-        max_tokens: recipe.max_tokens,
+        measure: Measure::Rows(recipe.clone()),
         workers: workers(&config.data),
         held_out,
         // A broken image is found when it is trained on, by the rule that the user chose.
         decode: false,
     };
-    Ok(survey(&recipe.dataset, options, progress)?)
+    Ok(survey(dataset, options, progress)?)
 }
 
 /// Refuses at once what would end the run later.
 fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig, longest: Longest) -> Result<(), RunError> {
     let Survey { rows, too_long, bad, .. } = *survey;
     if bad > 0 && data.on_bad_row == OnBadRow::Fail {
-        let first = survey.bad_rows.first().cloned().unwrap_or_default();
+        let first = survey.bad_rows.first().cloned().map(Box::new);
         return Err(RunError::BadRows { bad, rows, first });
     }
     if too_long > 0 && data.on_long_row == OnLongRow::Fail {
@@ -229,7 +221,7 @@ fn check_parts(survey: &Survey, data: &DataConfig) -> Result<(), RunError> {
             bad: training.bad,
             rows: training.rows,
             percent: 100.0 * data.max_bad_share,
-            first: survey.bad_rows.first().cloned().unwrap_or_default(),
+            first: survey.bad_rows.first().cloned().map(Box::new),
         });
     }
     let RowCounts { rows, too_long, no_label, bad } = held_out;
@@ -245,7 +237,7 @@ fn token_bytes(encoder: &Encoder) -> TokenBytes {
 }
 
 /// The keys given, or those that the first answers share.
-fn selective_keys(config: &DataConfig, recipe: &Recipe) -> Result<Vec<String>, RunError> {
+fn selective_keys(config: &DataConfig, dataset: &Arc<Dataset>) -> Result<Vec<String>, RunError> {
     if let Some(keys) = &config.selective_loss_keys {
         return Ok(keys.clone());
     }
@@ -253,8 +245,8 @@ fn selective_keys(config: &DataConfig, recipe: &Recipe) -> Result<Vec<String>, R
         return Ok(Vec::new());
     }
     let mut finder = KeyFinder::default();
-    let mut reader = RowReader::new(recipe.dataset.clone());
-    for row in 0..recipe.dataset.rows().min(ROWS_LOOKED_AT as u64) {
+    let mut reader = RowReader::new(dataset.clone());
+    for row in 0..dataset.rows().min(ROWS_LOOKED_AT as u64) {
         // A bad row is the loader's to report, by the rule that the user chose.
         let Ok(row) = reader.read(row) else { continue };
         for turn in row.conversation.turns.iter().filter(|turn| turn.role == Role::Assistant) {

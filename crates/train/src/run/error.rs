@@ -3,7 +3,10 @@
 //! An error says what is wrong and where, in terms of settings; front ends match on its fields and add what their users
 //! can do about it.
 
-use super::{Longest, OutputError, longest::Unusable};
+use super::{
+    Longest, OutputError,
+    longest::{Unusable, such_as},
+};
 use crate::{
     checkpoint::CheckpointError,
     numbers::{none_can, verb},
@@ -12,7 +15,7 @@ use crate::{
     schedule::ScheduleError,
     trainer::{BoxError, TrainError},
 };
-use garden_data::{DataError, processor::ProcessorError, text::EncoderError};
+use garden_data::{DataError, RowError, processor::ProcessorError, text::EncoderError};
 use garden_memory::units::part;
 use garden_model::{
     ConfigError,
@@ -70,13 +73,14 @@ pub enum RunError {
     )]
     NoUsableEvaluation { rows: u64, too_long: u64, no_label: u64, bad: u64 },
     #[error(
-        "{} to train on {} bad, more than the {percent}% that may be skipped, such as {first}",
+        "{} to train on {} bad, more than the {percent}% that may be skipped{}",
         part(*bad, *rows, "row"),
-        verb(*bad, ["is", "are"])
+        verb(*bad, ["is", "are"]),
+        such_as(first.as_deref())
     )]
-    TooManyBadRows { bad: u64, rows: u64, percent: f64, first: String },
-    #[error("{} {} bad, such as {first}", part(*bad, *rows, "row"), verb(*bad, ["is", "are"]))]
-    BadRows { bad: u64, rows: u64, first: String },
+    TooManyBadRows { bad: u64, rows: u64, percent: f64, first: Option<Box<RowError>> },
+    #[error("{} {} bad{}", part(*bad, *rows, "row"), verb(*bad, ["is", "are"]), such_as(first.as_deref()))]
+    BadRows { bad: u64, rows: u64, first: Option<Box<RowError>> },
     #[error(
         "{} {} more than {limit} tokens, {longest}",
         part(*too_long, *rows, "row"),

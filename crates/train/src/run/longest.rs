@@ -4,7 +4,7 @@
 //! smaller images would make the rows fit.
 
 use crate::numbers::verb;
-use garden_data::{processor::Processor, survey::Survey};
+use garden_data::{RowError, processor::Processor, survey::Survey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl fmt::Display for Longest {
 }
 
 /// Why no row can be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Unusable {
     /// All rows.
     pub rows: u64,
@@ -64,15 +64,20 @@ pub struct Unusable {
     /// The longest row.
     pub longest: Longest,
     /// The first bad row, with what is wrong.
-    pub first_bad: String,
+    pub first_bad: Option<RowError>,
 }
 
 impl Unusable {
     pub(super) fn of(survey: &Survey, longest: Longest, limit: usize) -> Self {
         let Survey { rows, too_long, no_label, bad, .. } = *survey;
-        let first_bad = survey.bad_rows.first().cloned().unwrap_or_default();
+        let first_bad = survey.bad_rows.first().cloned();
         Self { rows, too_long, no_label, bad, limit, longest, first_bad }
     }
+}
+
+/// An example of a bad row, as the end of a sentence.
+pub(super) fn such_as(row: Option<&RowError>) -> String {
+    row.map(|row| format!(", such as {row}")).unwrap_or_default()
 }
 
 /// The reasons, each with its number of rows.
@@ -83,7 +88,7 @@ impl fmt::Display for Unusable {
         let all = [
             (*too_long, format!("{too_long} {} longer than {limit} tokens, {longest}", are(too_long))),
             (*no_label, format!("{no_label} {} nothing to learn", verb(*no_label, ["has", "have"]))),
-            (*bad, format!("{bad} {} bad, such as {first_bad}", are(bad))),
+            (*bad, format!("{bad} {} bad{}", are(bad), such_as(first_bad.as_ref()))),
         ];
         let said: Vec<String> = all.into_iter().filter(|(rows, _)| *rows > 0).map(|(_, said)| said).collect();
         f.write_str(&said.join("; "))

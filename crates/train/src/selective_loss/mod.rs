@@ -12,7 +12,7 @@ pub use keys::{KeyFinder, ROWS_LOOKED_AT};
 pub use token_bytes::TokenBytes;
 
 use characters::{Characters, Kind, classify};
-use garden_data::batch::NO_LABEL;
+use garden_data::NO_LABEL;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 

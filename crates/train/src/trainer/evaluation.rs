@@ -3,8 +3,9 @@
 //! In come the model and the evaluation data at some step; out come an entry of the history and whether it is the best so far. A run that
 //! must end at once does not wait for an evaluation: one that was due and is missing is made up for when the run goes on.
 
-use super::{BatchSource, BatchSums, BoxError, Control, Position, TrainError, TrainableModel, Trainer};
+use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
 use crate::events::{Note, Topic};
+use garden_data::Position;
 use garden_memory::units::counted;
 use std::{collections::BTreeMap, time::Instant};
 

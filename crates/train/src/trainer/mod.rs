@@ -10,7 +10,7 @@ mod resume;
 mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
-pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel, TrainableTensor};
+pub use model::{BatchSource, BatchSums, BoxError, TrainableModel, TrainableTensor};
 pub use resume::{End, end_of};
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
@@ -19,6 +19,7 @@ use crate::{
     optimizer::{AdamSettings, Optimizer, OptimizerKind, SquaredNorm},
     schedule::Schedule,
 };
+use garden_data::Position;
 use resume::Progress;
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Instant};
@@ -282,8 +283,9 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             self.tell(|callback, state| callback.on_step_begin(state))?;
             let step = self.step()?;
             seek = step.is_none_or(|(_, epoch_ended)| epoch_ended);
-            if let Some((facts, _)) = &step {
-                self.after_step(facts, seek, &mut control)?;
+            match &step {
+                Some((facts, _)) => self.after_step(facts, &mut control)?,
+                None => self.skip_rest_of_epoch()?,
             }
             if seek {
                 self.after_epoch(&mut control)?;
@@ -332,6 +334,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     fn step(&mut self) -> Result<Option<(StepFacts, bool)>, TrainError> {
         let number = self.state.global_step + 1;
         let failed = |source| TrainError::Step { step: number, source };
+        let epoch = self.progress.position.epoch;
         let start = Instant::now();
         let mut facts = StepFacts::default();
         let mut batches = 0;
@@ -353,8 +356,11 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         facts.learning_rate = self.schedule.rate(self.state.global_step);
         facts.gradient_norm = self.update(facts.learning_rate, facts.sums, number)?;
         facts.seconds = start.elapsed().as_secs_f64();
-        let epoch_ended =
-            batches < self.settings.accumulation || self.progress.position.row >= self.data.rows();
+        if batches < self.settings.accumulation {
+            // Whatever is left of the epoch was dropped.
+            self.progress.position = Position::start_of(epoch + 1);
+        }
+        let epoch_ended = self.progress.position.epoch > epoch;
         Ok(Some((facts, epoch_ended)))
     }
 
@@ -382,18 +388,12 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         Ok(norm)
     }
 
-    fn after_step(
-        &mut self,
-        facts: &StepFacts,
-        epoch_ended: bool,
-        control: &mut Control,
-    ) -> Result<(), TrainError> {
+    fn after_step(&mut self, facts: &StepFacts, control: &mut Control) -> Result<(), TrainError> {
         self.saved = None;
         self.state.global_step += 1;
         self.state.num_input_tokens_seen += facts.sums.tokens;
         let Position { epoch, row } = self.progress.position;
-        let part = if epoch_ended { 1.0 } else { row as f64 / self.data.rows().max(1) as f64 };
-        self.state.epoch = epoch as f64 + part;
+        self.state.epoch = epoch as f64 + row as f64 / self.data.rows().max(1) as f64;
         self.progress.add(facts);
         self.tell(|callback, state| callback.on_step_end(state, facts, control))?;
         let step = self.state.global_step;
@@ -403,13 +403,18 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         if self.settings.evaluate.is_due(step, false) { self.evaluate(control) } else { Ok(()) }
     }
 
-    fn after_epoch(&mut self, control: &mut Control) -> Result<(), TrainError> {
-        if self.progress.position.row == 0 {
+    /// Goes to the next epoch, since every row that is left of this one was dropped.
+    fn skip_rest_of_epoch(&mut self) -> Result<(), TrainError> {
+        let Position { epoch, row } = self.progress.position;
+        if row == 0 {
             return Err(TrainError::NoData);
         }
-        let epoch = self.progress.position.epoch + 1;
-        self.progress.position = Position { epoch, row: 0 };
-        self.state.epoch = epoch as f64;
+        self.progress.position = Position::start_of(epoch + 1);
+        Ok(())
+    }
+
+    fn after_epoch(&mut self, control: &mut Control) -> Result<(), TrainError> {
+        self.state.epoch = self.progress.position.epoch as f64;
         self.saved = None;
         if self.settings.evaluate == When::Epoch { self.evaluate(control) } else { Ok(()) }
     }

@@ -4,6 +4,7 @@
 //! the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step, so that how rows are
 //! cut into batches does not change what is learned.
 
+use garden_data::Position;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -86,15 +87,6 @@ pub trait TrainableModel {
     fn load(&mut self, dir: &Path) -> Result<(), BoxError>;
 }
 
-/// A place in the data: how many rows of which epoch were used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Rows of the epoch's order that were used.
-    pub row: u64,
-}
-
 /// Batches in an order that depends on nothing but the seed.
 pub trait BatchSource {
     /// What it gives.
@@ -111,10 +103,11 @@ pub trait BatchSource {
     /// Rows of a full batch.
     fn batch_size(&self) -> u64;
 
-    /// Goes to a place.
+    /// Goes to a position: what comes next is the rest of its epoch.
     fn seek(&mut self, position: Position) -> Result<(), BoxError>;
 
-    /// The next batch of the epoch, and the place after it; nothing at its end.
+    /// The next batch of the epoch that was sought, and the position after it; nothing when no batch of that epoch is
+    /// left. After the epoch's last batch the position is the first row of the next epoch.
     fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError>;
 
     /// Gives back what is held for the next batches, since none will be asked for in a while.

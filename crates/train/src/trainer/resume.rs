@@ -3,12 +3,13 @@
 //! In comes a trainer between two steps; out comes a folder with the model's part, `optimizer.safetensors`,
 //! `trainer_state.json` and `progress.json`, and from it the same trainer again. Tensors that do not match are refused by name.
 
-use super::{BatchSource, Position, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
+use super::{BatchSource, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
     events::{Note, Topic},
     optimizer::StateSlice,
 };
+use garden_data::Position;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -169,6 +170,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             }
         }
         self.progress = read_json(&dir.join(PROGRESS))?;
+        self.progress.position = self.progress.position.normalised(self.data.rows());
         self.optimizer.set_step(self.progress.optimizer_step);
         check_same_rows(&self.progress, &self.settings, dir)?;
         let saved: TrainerState = read_json(&dir.join(super::TRAINER_STATE))?;

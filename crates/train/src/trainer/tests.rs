@@ -100,6 +100,8 @@ struct ToyData {
     rows: Vec<ToyRow>,
     batch_size: usize,
     position: Position,
+    /// The epoch that was sought.
+    epoch: u64,
     /// Rows that never come in a batch, as those that are too long.
     dropped: fn(usize) -> bool,
     /// Fails when this row of any epoch is reached, as a kill would.
@@ -123,6 +125,7 @@ impl ToyData {
             rows,
             batch_size,
             position: Position::default(),
+            epoch: 0,
             dropped: |_| false,
             fails_at: None,
             dropped_from: None,
@@ -149,6 +152,7 @@ impl BatchSource for ToyData {
 
     fn seek(&mut self, position: Position) -> Result<(), BoxError> {
         self.position = position;
+        self.epoch = position.epoch;
         self.passes += 1;
         if self.passes > 1 {
             self.dropped_from = self.dropped_from.or(self.vanishes_from);
@@ -157,7 +161,10 @@ impl BatchSource for ToyData {
     }
 
     fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError> {
-        if self.fails_at.is_some_and(|at| (self.position.epoch, self.position.row) >= (at.epoch, at.row)) {
+        if self.position.epoch > self.epoch {
+            return Ok(None);
+        }
+        if self.fails_at.is_some_and(|at| self.position >= at) {
             return Err("killed".into());
         }
         let shift = self.position.epoch as usize * 7;
@@ -170,6 +177,7 @@ impl BatchSource for ToyData {
                 batch.push(self.rows[row].clone());
             }
         }
+        self.position = self.position.normalised(self.rows());
         Ok(if batch.is_empty() { None } else { Some((batch, self.position)) })
     }
 
@@ -531,6 +539,31 @@ fn a_run_with_dropped_rows_resumes_to_the_same_bits() {
         assert_eq!(resumed.weights, whole.weights, "killed at {epoch}, {row}");
         assert_eq!(outcome.state.global_step, 12);
     }
+}
+
+#[test]
+fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_same_bits() {
+    let settings = || TrainerSettings { epochs: 2.0, save: When::Epoch, ..settings() };
+    let rows = || ToyData::new(60, 4);
+    let whole = tempfile::tempdir().unwrap();
+    let (whole, _) = train(whole.path(), settings(), &mut rows(), None, vec![]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut killed = ToyData { fails_at: Some(Position::start_of(1)), ..rows() };
+    assert!(train(dir.path(), settings(), &mut killed, None, vec![]).is_err());
+    let store = CheckpointStore::open(dir.path()).unwrap();
+    let checkpoint = store.newest().unwrap().newest.expect("one after the first epoch");
+    let path = checkpoint.path.join("progress.json");
+    let mut progress: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(progress["position"], serde_json::json!({"epoch": 1, "row": 0}));
+    progress["position"] = serde_json::json!({"epoch": 0, "row": 60});
+    std::fs::write(&path, progress.to_string()).unwrap();
+    let (mut model, mut data) = (ToyModel::new(), rows());
+    let schedule = schedule(&settings(), &data);
+    let mut trainer = Trainer::new(&mut model, &mut data, None, settings(), schedule, store, vec![]);
+    trainer.resume(&checkpoint).unwrap();
+    assert_eq!(trainer.progress.position, Position::start_of(1));
+    trainer.run().unwrap();
+    assert_eq!(model.weights, whole.weights);
 }
 
 /// Puts a file where pruning makes room for each checkpoint, which cannot be removed as a folder is.

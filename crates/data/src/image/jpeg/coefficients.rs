@@ -1,7 +1,7 @@
-//! The coefficients of a progressive image, kept until its last scan.
+//! Keeps the coefficients of a progressive image until its last scan.
 //!
-//! In go the passes of [`super::scan`]; out go transformed blocks. They take two bytes a sample, which is the price of
-//! progressive files.
+//! The passes of [`super::scan`] write into it, and it gives transformed blocks at the end. Coefficients take
+//! two bytes a sample, which is the price of progressive files.
 
 use super::{
     super::ImageError,

@@ -1,7 +1,7 @@
-//! Rows of components to rows of red, green and blue.
+//! Converts rows of components to rows of red, green and blue.
 //!
-//! In come planes of which some rows are complete; out go finished rows, each exactly once. The conversion
-//! is that of libjpeg in 16-bit arithmetic: products keep their high halves, twice the value is rounded back to one.
+//! Takes planes of which some rows are complete and gives finished rows, each exactly once. The conversion is
+//! libjpeg's in 16-bit arithmetic: products keep their high halves, twice the value is rounded back to one.
 
 use super::{
     super::{RowSink, colour::cmyk},
@@ -142,8 +142,8 @@ fn convert_row([reds, greens, blues]: [&mut [u8]; 3], luma: &[u8], cb: &[u8], cr
 /// Luminance and chrominance to light.
 #[inline(always)]
 fn rgb_of(luma: u8, cb: u8, cr: u8) -> [u8; 3] {
-    /// 0.402, 0.228, 0.34414 and 0.28586 in 65536ths: 1.402 is one more, 1.772 is two less, 0.71414 is what the last one
-    /// lacks of one. So all are products of 16 bits.
+    /// 0.402, 0.228, 0.34414 and 0.28586 in 65536ths: 1.402 is one more, 1.772 is two less, 0.71414 is what
+    /// the last one lacks of one. So all are products of 16 bits.
     const RED: i16 = 26345;
     const BLUE: i16 = 14942;
     const GREEN_CB: i16 = 22554;

@@ -1,7 +1,8 @@
-//! The markers of a JPEG: sizes, tables, scans.
+//! Reads the markers of a JPEG: sizes, tables, scans.
 //!
-//! In come the file's bytes; out go the [`Frame`], the tables in force at each scan, and each scan's entropy-coded
-//! data with its byte stuffing removed. Lengths and numbers are checked here, so that the decoding loops need not.
+//! Takes the file's bytes and gives the [`Frame`], the tables in force at each scan, and each scan's
+//! entropy-coded data with its byte stuffing removed. Lengths and numbers are checked here, so that the
+//! decoding loops need not.
 
 use super::{
     super::{Format, ImageError, Orientation},
@@ -403,7 +404,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// A scan of a sequential frame holds whole blocks, a progressive one either DC or a band of AC of one component.
+/// A scan of a sequential frame holds whole blocks, a progressive one either DC or a band of AC of one
+/// component.
 fn check_spectrum(frame: &Frame, scan: &Scan) -> Result<(), ImageError> {
     if !frame.progressive {
         return Ok(());

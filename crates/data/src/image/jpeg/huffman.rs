@@ -1,7 +1,8 @@
 //! Huffman codes and the bits they are read from.
 //!
-//! In come a table's code lengths and symbols, and entropy-coded bytes without stuffing; out go symbols and signed
-//! values. Reading past the end gives zero bits and is noticed by [`Bits::overran`], so the loops need no checks.
+//! Takes a table's code lengths and symbols, and entropy-coded bytes without stuffing; gives symbols and
+//! signed values. Reading past the end gives zero bits and is noticed by [`Bits::overran`], so the loops need
+//! no checks.
 
 /// Codes up to this length are found in one look; almost all are.
 const LOOK_BITS: u32 = 10;

@@ -1,7 +1,7 @@
 //! The inverse cosine transform: libjpeg's accurate integer method, to the last bit.
 //!
-//! In come 64 dequantised coefficients, row by row; out go 8 rows of 8 samples. The columns are transformed first and
-//! rounded to 2 fractional bits, then the rows; every instruction set gives the same samples.
+//! Takes 64 dequantised coefficients, row by row, and gives 8 rows of 8 samples. The columns are transformed
+//! first and rounded to 2 fractional bits, then the rows. Every instruction set gives the same samples.
 
 #[cfg(target_arch = "x86_64")]
 mod vectors;

@@ -1,8 +1,8 @@
 //! A JPEG decoder that gives Pillow's pixels, bit for bit.
 //!
-//! In come the bytes of a baseline or progressive JPEG; out go RGB pixels in stored order and the EXIF orientation.
-//! Every step is integer arithmetic with the rounding of libjpeg (slow integer IDCT, triangle-filter upsampling), and
-//! no pixel is ever made up: data that ends early or makes no sense is an error.
+//! Takes the bytes of a baseline or progressive JPEG and gives RGB pixels in stored order and the EXIF
+//! orientation. Every step is integer arithmetic with the rounding of libjpeg (slow integer IDCT,
+//! triangle-filter upsampling). No pixel is ever made up: data that ends early or makes no sense is an error.
 
 mod coefficients;
 mod colour;
@@ -94,7 +94,8 @@ impl Decoder {
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
         let mut next = first;
-        // Each by itself: a component that comes twice does not stand for another, whose plane is an earlier image's.
+        // Each by itself: a component that comes twice does not stand for another, whose plane is an earlier
+        // image's.
         let mut came = vec![false; frame.components.len()];
         let mut scans = 0;
         while let Next::Scan(scan) = next {

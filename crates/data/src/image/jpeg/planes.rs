@@ -1,8 +1,8 @@
 //! The samples of each component, before upsampling.
 //!
-//! In go transformed blocks; out come rows of samples. A plane is padded to whole coding units; what lies beyond the
-//! component's real width and height is never read. Where rows go as they come, two rows of units are kept, which stay in
-//! the cache.
+//! Takes transformed blocks and gives rows of samples. A plane is padded to whole coding units; what lies
+//! beyond the component's real width and height is never read. Where rows are consumed as they come, only two
+//! rows of units are kept, which stay in the cache.
 
 use super::{
     header::{Component, Frame},
@@ -24,8 +24,8 @@ pub(super) struct Plane {
 }
 
 impl Planes {
-    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is overwritten,
-    /// since every component must come, or never read.
+    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is
+    /// overwritten, since every component must come, or never read.
     pub fn prepare(&mut self, frame: &Frame, latest_only: bool) {
         self.planes.resize_with(self.planes.len().max(frame.components.len()), Plane::default);
         for (plane, component) in self.planes.iter_mut().zip(&frame.components) {

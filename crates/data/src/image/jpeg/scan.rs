@@ -1,7 +1,8 @@
-//! One pass over the image's blocks: Huffman codes to coefficients.
+//! Decodes one scan: Huffman codes to coefficients, in one pass over the image's blocks.
 //!
-//! In come a scan's header, the tables and its data; out go transformed blocks (sequential) or refined coefficients
-//! (progressive). Codes that do not exist and data that does not suffice are errors; libjpeg would invent pixels.
+//! Takes a scan's header, the tables and its data; gives transformed blocks (sequential) or refined
+//! coefficients (progressive). Codes that do not exist and data that ends early are errors; libjpeg would
+//! invent pixels.
 
 use super::{
     super::ImageError,
@@ -51,7 +52,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Coefficients that are read between refills: with one, the chain from code to code is longer; more do not always fit.
+/// Coefficients that are read between refills: with one, the chain from code to code is longer; more do not
+/// always fit.
 const STEPS_PER_REFILL: usize = 2;
 
 /// A component as a sequential scan codes it.

@@ -1,7 +1,8 @@
-//! Components to full resolution, one row at a time.
+//! Upsamples components to full resolution, one row at a time.
 //!
-//! In come a component's rows; out goes one row of the image's width. Doubling uses libjpeg's triangle filter (three
-//! quarters of the nearer sample, one of the farther, rounded up and down in turn); other ratios repeat samples.
+//! Takes a component's rows and gives one row of the image's width. Doubling uses libjpeg's triangle filter
+//! (three quarters of the nearer sample, one of the farther, rounded up and down in turn); other ratios
+//! repeat samples.
 
 use super::{
     header::{Component, Frame},
@@ -99,8 +100,8 @@ impl Upsampler {
     }
 }
 
-/// Fills `padded` with `values` and repeats the first and the last one at the ends: past the edge, libjpeg's filter
-/// comes to the same as if the edge went on.
+/// Fills `padded` with `values` and repeats the first and the last one at the ends: past the edge, libjpeg's
+/// filter comes to the same as if the edge went on.
 #[inline(always)]
 fn pad(padded: &mut [u16], values: impl Iterator<Item = u16>) {
     let length = padded.len();

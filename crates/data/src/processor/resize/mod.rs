@@ -1,8 +1,9 @@
 //! Bicubic resizing with antialias, bit for bit as torchvision does it on bytes, while the rows come in.
 //!
-//! In come rows of an image, channel by channel, from top to bottom; out go bands of the resized image, each as soon as
-//! its inputs are there. Each row is resized sideways when it comes and rounded to bytes, which is torchvision's order;
-//! only the few rows that the next output needs are kept, so all of it stays in the cache.
+//! Takes rows of an image, channel by channel, from top to bottom, and gives bands of the resized image, each
+//! as soon as its inputs are there. Each row is resized horizontally when it comes and rounded to bytes,
+//! which is torchvision's order. Only the few rows that the next output needs are kept, so all of it stays in
+//! the cache.
 
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -61,7 +62,8 @@ impl<'a> Band<'a> {
 }
 
 impl Resizer {
-    /// Begins an image; sizes are width and height, none of them 0, and bands of `band_rows` make up the new height.
+    /// Begins an image; sizes are width and height, none of them 0, and bands of `band_rows` make up the new
+    /// height.
     pub fn begin(&mut self, from: (u32, u32), to: (u32, u32), band_rows: usize) {
         let _changed = self.across.prepare(from.0 as usize, to.0 as usize);
         self.down.prepare(from.1 as usize, to.1 as usize);

@@ -1,6 +1,6 @@
 //! The arithmetic of a resize, and the reference for the vectors.
 //!
-//! In come bytes and weights; out go bytes: the weighted sum, rounded to nearest and clipped.
+//! Takes bytes and weights and gives bytes: the weighted sum, rounded to nearest and clipped.
 
 use super::{CHANNELS, weights::Weights};
 

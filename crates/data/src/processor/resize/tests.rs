@@ -1,12 +1,13 @@
-//! Against another implementation, `fast_image_resize`, called once for each pass: in one call it would go vertically first.
+//! Against another implementation, `fast_image_resize`, called once for each pass: in one call it would go
+//! vertically first.
 
 use super::*;
 use fast_image_resize as fir;
 use fir::images::{TypedImage, TypedImageRef};
 use fir::pixels::U8x3;
 
-/// Width and height before and after: enlarged, reduced by little and by much (which takes the plain code), unchanged,
-/// and smaller than the filter is wide.
+/// Width and height before and after: enlarged, reduced by little and by much (which takes the plain code),
+/// unchanged, and smaller than the filter is wide.
 const SIZES: [((u32, u32), (u32, u32)); 8] = [
     ((100, 75), (112, 84)),
     ((131, 97), (112, 84)),

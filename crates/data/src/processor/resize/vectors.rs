@@ -1,7 +1,8 @@
 //! The arithmetic of a resize in vectors: two products an instruction, eight or more outputs at once.
 //!
-//! In come and out go what [`super::plain`] takes and gives. Sums of products are exact in 32 bits, so their order changes
-//! no bit. `pulp` hands out the instructions only on machines that have them, so all of it is safe code.
+//! Takes and gives the same as [`super::plain`]. Sums of products are exact in 32 bits, so their order
+//! changes no bit. `pulp` hands out the instructions only on machines that have them, so all of it is safe
+//! code.
 
 use super::{
     CHANNELS, VECTOR,
@@ -37,7 +38,8 @@ struct Group {
 }
 
 impl Groups {
-    /// `None` on machines without the instructions, and where four outputs take more inputs than one load has.
+    /// `None` on machines without the instructions, and where four outputs take more inputs than one load
+    /// has.
     pub fn new(across: &Weights) -> Option<Self> {
         let simd = V3::try_new()?;
         let pairs = across.taps / 2;

@@ -1,7 +1,8 @@
 //! How much each input sample counts for each output sample.
 //!
-//! In come the length of a side before and after; out go whole-number weights, as torch's antialiased bicubic
-//! filter on bytes has them: the same f64 operations in the same order, then the most fractional bits that fit 16.
+//! Takes the length of a side before and after and gives integer weights, as torch's antialiased bicubic
+//! filter on bytes has them: the same f64 operations in the same order, then as many fractional bits as fit
+//! into 16.
 
 /// The weights of one side.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! The inverse cosine transform in vectors: eight columns at once, two products an instruction.
 //!
-//! In come and out go what [`super::Portable`] takes and gives. The rotations of the method are regrouped so that each
-//! is one multiply-add of a pair of rows; sums of products are exact in 32 bits, so the regrouping changes no bit.
-//! `pulp` hands out the instructions only on machines that have them, so all of it is safe code.
+//! Takes and gives the same as [`super::Portable`]. The rotations of the method are regrouped so that each is
+//! one multiply-add of a pair of rows; sums of products are exact in 32 bits, so the regrouping changes no
+//! bit. `pulp` hands out the instructions only on machines that have them, so all of it is safe code.
 
 use super::{
     Block, CONST_BITS, F_0_298, F_0_390, F_0_541, F_0_765, F_0_899, F_1_175, F_1_501, F_1_847, F_1_961,

@@ -1,17 +1,18 @@
-//! Images by any of their spellings: text, bytes, or an object with one of them.
+//! Reads images in any of their spellings: text, bytes, or an object with one of them.
 
 use super::fields::Fields;
 use crate::{embedded, error::BadRow, row::ImageSource, value::Value};
 
-/// The longest path that systems open; more text than this is something else.
+/// The longest path that systems open; longer text is not a path.
 const LONGEST_PATH: usize = 4096;
 /// What file names of images end in. Other names in `file_name` are documents that a row only mentions.
 const IMAGE_ENDINGS: [&str; 8] = [".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"];
-/// Parts of the names by which people call an image.
+/// Words in the names of fields that hold images.
 const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 
-/// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's metadata.
-pub(super) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
+/// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's
+/// metadata.
+pub(in crate::shape) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
     match (row.get("image"), row.get("images")) {
         (Some(one), Some(many)) => {
             let (one, many) = (list(one)?, list(many)?);
@@ -48,7 +49,7 @@ fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
 
 /// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an
 /// image file in a field of such a name. Other fields may name files only to say where a row comes from.
-pub(super) fn is_meant(name: &str, value: &Value<'_>) -> bool {
+pub(in crate::shape) fn is_meant(name: &str, value: &Value<'_>) -> bool {
     let name = name.to_ascii_lowercase();
     let named = NAMES.iter().any(|part| name.contains(part));
     match value {
@@ -73,7 +74,7 @@ fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {
 }
 
 /// Reads an image by any of its spellings: text, bytes, or an object with `bytes`, `base64`, `url` or `path`.
-pub(super) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> {
+pub(in crate::shape) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> {
     match value {
         Value::Bytes(bytes) if bytes.is_empty() => Err(BadRow::NoImage("bytes that are empty")),
         Value::Bytes(bytes) => Ok(ImageSource::Bytes(bytes.to_vec())),

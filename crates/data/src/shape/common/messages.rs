@@ -1,9 +1,10 @@
-//! Messages by either spelling: `role` and `content`, or `from` and `value`.
+//! Reads messages in either spelling: `role` and `content`, or `from` and `value`.
 
 use super::{
-    Draft, DraftPart,
     fields::{Fields, Ignored, Place},
-    images, json, shorten,
+    images, json,
+    row::{Draft, DraftPart},
+    shorten,
 };
 use crate::{
     embedded,
@@ -17,7 +18,7 @@ use std::borrow::Cow;
 const LEARNED: [&str; 3] = ["weight", "train", "loss"];
 
 /// Reads a list of messages.
-pub(super) fn read<'r>(
+pub(in crate::shape) fn read<'r>(
     row: &Fields<'r, '_>,
     field: &'static str,
     ignored: &mut Ignored,
@@ -29,7 +30,7 @@ pub(super) fn read<'r>(
 }
 
 /// The tools of a row: a list of descriptions, or JSON of one as text.
-pub(super) fn tools(row: &Fields<'_, '_>) -> Result<Vec<Json>, BadRow> {
+pub(in crate::shape) fn tools(row: &Fields<'_, '_>) -> Result<Vec<Json>, BadRow> {
     objects(row, "tools", "a list of tools, each an object, or JSON of it")
 }
 
@@ -53,7 +54,7 @@ fn message<'r>(message: &'r Value<'_>, ignored: &mut Ignored) -> Result<Draft<'r
     }
     let (who, what) = if fields.has("from") { ("from", "value") } else { ("role", "content") };
     let name = fields.text(who)?;
-    // What LLaMA-Factory calls a turn of the assistant that is the JSON of a call.
+    // LLaMA-Factory's role for a turn of the assistant that is the JSON of a call.
     let is_call = name == "function_call";
     let role = if is_call { Some(Role::Assistant) } else { Role::from_name(name) };
     let role = role.ok_or_else(|| BadRow::Role(shorten(name)))?;
@@ -95,7 +96,7 @@ fn calls(value: &Value<'_>) -> Option<Vec<Json>> {
     }
 }
 
-/// Whether a message lets itself be learned.
+/// Whether a message may be learned.
 fn learned(fields: &Fields<'_, '_>, role: Role) -> Result<bool, BadRow> {
     let mut learned = true;
     for field in LEARNED {
@@ -120,7 +121,7 @@ fn part<'r>(part: &'r Value<'_>, ignored: &mut Ignored) -> Result<DraftPart<'r>,
         return Ok(DraftPart::Text(Cow::Borrowed(text.as_ref())));
     }
     let fields = Fields::new(part);
-    // Qwen's own examples leave the type out where it is plain.
+    // Qwen's own examples omit the type where it is obvious.
     let is_there = |field| fields.peek(field).is_some();
     let kind = match (fields.optional_text("type")?, is_there("image"), is_there("text")) {
         (Some(kind), ..) => kind,
@@ -153,8 +154,8 @@ fn image_part<'r>(part: &Value<'_>, fields: &Fields<'_, '_>) -> Result<DraftPart
     }
 }
 
-/// `{"type": "base64", "media_type": "image/png", "data": "..."}`, or `{"type": "url", "url": "..."}`. The media type is
-/// not believed: the bytes say what they are.
+/// `{"type": "base64", "media_type": "image/png", "data": "..."}`, or `{"type": "url", "url": "..."}`. The
+/// media type is not believed: the bytes say what they are.
 fn anthropic_source(source: &Value<'_>) -> Result<ImageSource, BadRow> {
     let fields = Fields::new(source);
     match fields.text("type")? {

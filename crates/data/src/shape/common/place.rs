@@ -1,6 +1,7 @@
-//! Where the images beside a conversation belong: at its markers, at its placeholders, or before its first question.
+//! Where the images beside a conversation belong: at its markers, at its placeholders, or before its first
+//! question.
 
-use super::{Draft, DraftPart, Shape, fields::Fields, images};
+use super::row::{Draft, DraftPart, RowFields};
 use crate::{
     error::BadRow,
     row::{ImageSource, Part, Role, Turn},
@@ -21,33 +22,50 @@ const OTHERS: [(&str, &str, &str); 3] = [
     ("<img>", "</img>", "write <image> there, and what is between <img> and </img> into 'images'"),
 ];
 
-/// A marker in what the model says is text that it said.
-pub(super) fn may_hold_images(role: Role) -> bool {
+/// Whether turns of a role show images. A marker in an answer is text of the answer.
+pub(in crate::shape) fn may_hold_images(role: Role) -> bool {
     matches!(role, Role::User | Role::Tool)
 }
 
-/// Joins `messages` with the images beside them. Where a message shows an image itself, markers are plain
-/// text; so they are in parts where no image is beside them, since parts say what is an image.
-pub(super) fn beside_messages(
-    turns: Vec<Draft<'_>>,
-    row: &Fields<'_, '_>,
-) -> Result<(Shape, Vec<Turn>), BadRow> {
-    let count = Count::of(&turns);
-    if count.images > 0 && !row.has("image") && !row.has("images") {
-        // A file name beside images that are all inside only says where they came from.
-        return Ok((Shape::OpenAiMessages, at_placeholders(turns, Vec::new())?));
+/// Where the images of `messages` are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::shape) enum Arrangement {
+    /// Inside the messages, or there are none.
+    Inside,
+    /// Beside the messages.
+    Beside,
+    /// Beside the messages, whose texts mark their places.
+    Marked,
+}
+
+impl Arrangement {
+    /// Where the images of a row's `messages` are, if it has any. Where a message shows an image itself,
+    /// markers are plain text. So they are in parts without an image beside them, since parts say what is an
+    /// image.
+    pub fn of(row: &mut RowFields<'_, '_>) -> Result<Option<Self>, BadRow> {
+        if row.list()? != Some("messages") {
+            return Ok(None);
+        }
+        let count = Count::of(row.messages()?);
+        if count.images > 0 && !row.has("image") && !row.has("images") {
+            // A file name beside images that are all inside only says where they came from.
+            return Ok(Some(Self::Inside));
+        }
+        let beside = !row.images()?.is_empty();
+        let has_markers = count.plain_markers > 0 || beside && count.markers > 0;
+        Ok(Some(match beside {
+            _ if count.images == 0 && count.placeholders == 0 && has_markers => Self::Marked,
+            true => Self::Beside,
+            false => Self::Inside,
+        }))
     }
-    let images = images::beside(row)?;
-    let shape = if images.is_empty() { Shape::OpenAiMessages } else { Shape::TrlMessages };
-    let in_parts = !images.is_empty() && count.markers > 0;
-    if count.images == 0 && count.placeholders == 0 && (in_parts || count.plain_markers > 0) {
-        return Ok((Shape::MarkedMessages, at_markers(turns, images)?));
-    }
-    Ok((shape, at_placeholders(turns, images)?))
 }
 
 /// Joins a question with its images: at its markers, or before it where it has none.
-pub(super) fn beside_question(turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+pub(in crate::shape) fn beside_question(
+    turns: Vec<Draft<'_>>,
+    images: Vec<ImageSource>,
+) -> Result<Vec<Turn>, BadRow> {
     let count = Count::of(&turns);
     if count.images == 0 && count.placeholders == 0 && count.plain_markers > 0 {
         return at_markers(turns, images);
@@ -87,7 +105,10 @@ impl Count {
 }
 
 /// Puts the images where the markers are.
-pub(super) fn at_markers(turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+pub(in crate::shape) fn at_markers(
+    turns: Vec<Draft<'_>>,
+    images: Vec<ImageSource>,
+) -> Result<Vec<Turn>, BadRow> {
     let markers = Count::of(&turns).markers;
     if markers != images.len() {
         return Err(BadRow::Markers { what: "<image> marker", places: markers, images: images.len() });
@@ -115,7 +136,7 @@ fn split_at_markers(draft: Draft<'_>) -> Result<Draft<'_>, BadRow> {
     Ok(Draft { parts, ..draft })
 }
 
-/// Refuses what stands for something that is not shown: it would be learned as if it were words.
+/// Refuses markers of media that are not shown: they would be learned as if they were words.
 fn refuse_other_markers(draft: &Draft<'_>) -> Result<(), BadRow> {
     if !draft.plain || !may_hold_images(draft.turn.role) {
         return Ok(());
@@ -133,7 +154,10 @@ fn refuse_other_markers(draft: &Draft<'_>) -> Result<(), BadRow> {
 }
 
 /// Puts the images where the placeholders are; where there are none, before the first user turn.
-fn at_placeholders(mut turns: Vec<Draft<'_>>, images: Vec<ImageSource>) -> Result<Vec<Turn>, BadRow> {
+pub(in crate::shape) fn at_placeholders(
+    mut turns: Vec<Draft<'_>>,
+    images: Vec<ImageSource>,
+) -> Result<Vec<Turn>, BadRow> {
     turns.iter().try_for_each(refuse_other_markers)?;
     let Count { placeholders, images: inside, .. } = Count::of(&turns);
     if placeholders == 0 && !images.is_empty() {

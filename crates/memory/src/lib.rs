@@ -10,6 +10,7 @@ pub mod record;
 pub mod report;
 pub mod sample;
 pub mod settled;
+pub mod socket;
 pub mod steps;
 pub mod supervise;
 pub mod trace;

@@ -22,7 +22,6 @@ pub mod run;
 pub mod schedule;
 pub mod screen;
 pub mod selective_loss;
-mod supervisor_link;
 pub mod trainer;
 
 pub use garden_engine::simd::{Isa, IsaError};

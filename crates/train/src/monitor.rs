@@ -6,13 +6,13 @@
 use crate::{
     config::{MemoryConfig, OnMemoryLimit},
     screen::Screen,
-    supervisor_link::SupervisorLink,
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{
     Assessment, ByteSize, RunFacts, TraceHeader, TraceWriter, Verdict,
     probe::Probe,
     record::{Reading, Recorder, natural_limit},
+    socket::SupervisorLink,
     steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use garden_memory::{
     probe::{Probe, find_training},
     record::Recorder,
-    steps::{LogFollower, StepBoard, StepSocket},
+    socket::StepSocket,
+    steps::{LogFollower, StepBoard},
     supervise, watch,
 };
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};

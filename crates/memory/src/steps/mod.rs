@@ -10,7 +10,6 @@ mod lines;
 mod log;
 mod output;
 mod pattern;
-mod socket;
 #[cfg(test)]
 mod tools;
 
@@ -18,7 +17,6 @@ pub(crate) use lines::{LineReader, plain};
 pub use log::{LogError, LogFollower};
 pub use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
-pub use socket::{Notice, SOCKET_VARIABLE, StepSocket};
 
 use crate::RunFacts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

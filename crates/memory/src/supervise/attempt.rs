@@ -12,7 +12,7 @@ use crate::{
     probe::{Need, ProbeError, Snapshot},
     record::{Reading, Recorder},
     sample::Moment,
-    steps::Notice,
+    socket::{LimitAction, LimitNotice, SupervisorMessage},
     watch::{Wake, next_tick, stop_with},
 };
 use signal_hook::consts;
@@ -257,7 +257,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             Call::Fine | Call::Measure(_) => self.warned = false,
             Call::Tell(why) | Call::End(why) if warns => {
                 if !self.warned {
-                    self.notify("warn", snapshot.sample.owned(), &why);
+                    self.notify(LimitAction::Warn, snapshot.sample.owned(), &why);
                     let held = self.keep_evidence(snapshot, &why);
                     self.supervisor.observer.event(&Event::LimitNear { why, held });
                 }
@@ -278,7 +278,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
         let orders = self.supervisor.orders;
         self.stopping = Some(Stopping { cause: Cause::Limit, deadline: Instant::now() + orders.grace });
-        self.notify("checkpoint", snapshot.sample.owned(), why);
+        self.notify(LimitAction::Checkpoint, snapshot.sample.owned(), why);
         self.job.tell(orders.stop_signal.0);
         let held = self.keep_evidence(snapshot, why);
         self.supervisor.observer.event(&Event::Stopping { why: why.to_owned(), held, grace: orders.grace });
@@ -292,16 +292,15 @@ impl<'a, 'b> Attempt<'a, 'b> {
         reading.snapshot.sample.peak.unwrap_or_default()
     }
 
-    fn notify(&self, action: &'static str, owned: u64, why: &str) {
+    fn notify(&self, action: LimitAction, owned: u64, why: &str) {
         let orders = self.supervisor.orders;
-        self.supervisor.socket.tell(&Notice {
-            event: "memory-limit",
+        self.supervisor.socket.tell(&SupervisorMessage::MemoryLimit(LimitNotice {
             action,
             owned,
             limit: self.watch.as_ref().map_or(0, LimitWatch::limit),
             grace_seconds: orders.grace.as_secs_f64(),
             reason: why.to_owned(),
-        });
+        }));
     }
 
     fn end_tree(&mut self, why: &str) {

@@ -31,7 +31,8 @@ use crate::{
     RunFacts, TraceWriter,
     probe::ProbeError,
     record::Recorder,
-    steps::{SOCKET_VARIABLE, StepBoard, StepPatterns, StepSocket},
+    socket::{SOCKET_VARIABLE, StepSocket},
+    steps::{StepBoard, StepPatterns},
     watch::{Observer, Wake, stop_with},
 };
 use attempt::Attempt;

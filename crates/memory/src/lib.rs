@@ -4,18 +4,22 @@
 //! nothing of tensors or models: whatever has a step counter can be judged.
 
 pub mod assessment;
+pub mod event;
 mod failed_looks;
+pub mod observe;
 pub mod probe;
 pub mod record;
 pub mod report;
 pub mod sample;
 pub mod settled;
+pub mod signals;
 pub mod socket;
 pub mod steps;
 pub mod supervise;
 pub mod trace;
 pub mod units;
 pub mod verdict;
+pub mod wake;
 pub mod watch;
 
 pub use assessment::{Answer, Assessment, BeforeEnd, Ending, Exhaustion, Mechanism, Plateau, Verdict};

@@ -159,6 +159,12 @@ pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
     snapshot.available().map(|available| snapshot.sample.owned() + available)
 }
 
+/// The next point of the grid; ticks that were missed are left out rather than made up for.
+pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Instant {
+    let next = last + interval;
+    if next > now { next } else { now + interval }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,5 +182,13 @@ mod tests {
         assert_eq!(natural_limit(&snapshot), Some(40), "others use a part of the group");
         snapshot.cgroup = Some(CgroupMemory { limit: None, usage: 20 });
         assert_eq!(natural_limit(&snapshot), Some(100));
+    }
+
+    #[test]
+    fn missed_ticks_are_left_out() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        assert_eq!(next_tick(start, second, start + second / 2), start + second);
+        assert_eq!(next_tick(start, second, start + 10 * second), start + 11 * second);
     }
 }

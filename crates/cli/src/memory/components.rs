@@ -3,13 +3,9 @@
 use super::{isolate::signed, trials::Trials};
 use crate::{dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{
-    ByteSize, RunFacts, Verdict,
-    record::Reading,
-    supervise::{self, Passage},
-};
+use garden_memory::{ByteSize, RunFacts, Verdict, record::Reading, supervise::Passage, wake::listen};
 use garden_model::init::{Plan, Preset};
-use garden_train::isolate::{Component, Measured, Signals, Trial, Work, measure, run_component};
+use garden_train::isolate::{Component, Host, Measured, Trial, Work, measure, run_component};
 use serde::Serialize;
 use std::{
     ffi::OsString,
@@ -50,8 +46,9 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
         }
     };
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
-    let signals = Signals { wakes: &wakes, sender: &sender };
+    listen(sender.clone()).context("cannot listen for signals")?;
+    let guard = super::run::guard_program();
+    let host = Host { wakes: &wakes, sender: &sender, guard: &guard };
     let mut pairs = Vec::new();
     let mut progress = Trials::new(2 * Component::ALL.len(), isolation.format);
     for component in Component::ALL {
@@ -61,7 +58,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
             let trial = trial(isolation, &base_model, component, retain)?;
             // A part says nothing unless it fails, and then it says why.
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(&trial, isolation.interval, Passage::Through, &signals, &mut show)?;
+            let measured = measure(&trial, isolation.interval, Passage::Through, &host, &mut show)?;
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("the part `{}` ended with exit code {}", measured.name, measured.exit_code);

@@ -3,12 +3,8 @@
 use super::{components, options::parse_interval, trials::Trials};
 use crate::{dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{
-    ByteSize, RunFacts, Verdict,
-    record::Reading,
-    supervise::{self, Passage},
-};
-use garden_train::isolate::{Difference, Measured, Signals, Trial, compare, measure};
+use garden_memory::{ByteSize, RunFacts, Verdict, record::Reading, supervise::Passage, wake::listen};
+use garden_train::isolate::{Difference, Host, Measured, Trial, compare, measure};
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -100,8 +96,9 @@ fn shell(command: &str, facts: &RunFacts) -> Trial {
 /// Runs the trials in turn, so that what else happens on the machine meets all of them.
 fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
-    let signals = Signals { wakes: &wakes, sender: &sender };
+    listen(sender.clone()).context("cannot listen for signals")?;
+    let guard = super::run::guard_program();
+    let host = Host { wakes: &wakes, sender: &sender, guard: &guard };
     let mut runs = vec![Vec::new(); trials.len()];
     let (rounds, interval) = (args.rounds.unwrap_or(3), args.interval.unwrap_or(Duration::from_millis(100)));
     let mut progress = Trials::new(rounds as usize * trials.len(), args.format);
@@ -109,7 +106,7 @@ fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
         for (trial, runs) in trials.iter().zip(&mut runs) {
             progress.begin(format!("round {round} of {rounds}, {}", trial.name));
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(trial, interval, Passage::Swallowed, &signals, &mut show)?;
+            let measured = measure(trial, interval, Passage::Swallowed, &host, &mut show)?;
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("`{}` ended with exit code {}", trial.name, measured.exit_code);

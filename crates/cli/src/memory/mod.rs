@@ -38,9 +38,6 @@ pub enum Command {
     /// One part of training, for `isolate`.
     #[command(name = "__component", hide = true)]
     Component(components::ComponentArgs),
-    /// The process that becomes the command.
-    #[command(name = "__launch", hide = true)]
-    Launch(run::LaunchArgs),
 }
 
 impl Command {
@@ -59,8 +56,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Analyze(args) => analyze::run(&args),
         Command::Plan(args) => plan::run(*args),
         Command::Report(args) => report::run(&args),
-        Command::Guard(args) => run::guard(args),
+        Command::Guard(args) => run::guard(&args),
         Command::Component(args) => components::component(&args),
-        Command::Launch(args) => run::launch(&args),
     }
 }

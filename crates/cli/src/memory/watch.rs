@@ -11,7 +11,7 @@ use garden_memory::{
     record::Recorder,
     socket::StepSocket,
     steps::{LogFollower, StepBoard},
-    supervise, watch,
+    wake, watch,
 };
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};
 
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut recorder = Recorder::new(probe, board, facts, trace).reading_along(log);
 
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
+    wake::listen(sender.clone()).context("cannot listen for signals")?;
     let format = args.format.unwrap_or_else(Format::for_terminal);
     let mut view = View::open(format, live::Place::Watch, sender)?;
     notes.iter().for_each(|note| view.note(note));

@@ -37,7 +37,7 @@ impl SupervisorLink {
     }
 
     #[cfg(test)]
-    pub fn to(supervisor: PathBuf) -> Self {
+    fn to(supervisor: PathBuf) -> Self {
         Self { line: Line::open(supervisor) }
     }
 

@@ -3,17 +3,17 @@
 //! In come the supervisor and a started job; out comes how the command ended, once its last process is gone. Whatever happens, no process
 //! of the command outlives the attempt.
 
-use super::{
-    Call, Event, Heard, LimitWatch, OnLimit, Outcome, Report, Standing, SuperviseError, Supervisor,
-    asks_to_end, job::Job,
-};
+use super::{Call, LimitWatch, OnLimit, Outcome, Standing, SuperviseError, Supervisor, job::Job};
 use crate::{
+    event::Event,
     failed_looks::{Failed, FailedLooks},
+    observe::stop_with,
     probe::{Need, ProbeError, Snapshot},
-    record::{Reading, Recorder},
+    record::{Reading, Recorder, next_tick},
     sample::Moment,
+    signals::{Heard, asks_to_end},
     socket::{LimitAction, LimitNotice, SupervisorMessage},
-    watch::{Wake, next_tick, stop_with},
+    wake::{CommandReport, Wake},
 };
 use signal_hook::consts;
 use std::{
@@ -321,10 +321,10 @@ impl<'a, 'b> Attempt<'a, 'b> {
             Wake::OutputLost { stream, error } => {
                 self.supervisor.observer.event(&Event::OutputLost { stream: stream.to_string(), error });
             }
-            Wake::Guard(Report::Started(_)) => {}
-            Wake::Guard(Report::Exited(code)) => self.command_ended(Outcome::Exited(code)),
-            Wake::Guard(Report::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
-            Wake::Guard(Report::Stopped(_)) => self.stop_with_command(),
+            Wake::Guard(CommandReport::Started(_)) => {}
+            Wake::Guard(CommandReport::Exited(code)) => self.command_ended(Outcome::Exited(code)),
+            Wake::Guard(CommandReport::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
+            Wake::Guard(CommandReport::Stopped(_)) => self.stop_with_command(),
             Wake::GuardGone => self.guard_gone = true,
         }
     }

@@ -6,16 +6,16 @@
 use super::{
     SuperviseError,
     end::end_below,
-    guard::{GuardOrders, Report, Request, guard_command},
+    guard::{CommandOrders, GuardProgram, Request, guard_command},
     mirror::Mirror,
-    signals::Heard,
     streams::{Along, Flow, Passage, Streams},
     terminal::Standing,
 };
 use crate::{
     probe::Probe,
+    signals::Heard,
     steps::{StepBoard, StepPatterns},
-    watch::Wake,
+    wake::{CommandReport, Wake},
 };
 use procfs::process::Process;
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
@@ -24,18 +24,22 @@ use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader, Write},
     os::unix::net::{UnixListener, UnixStream},
+    path::Path,
     process::Child,
     sync::mpsc::Sender,
     thread,
     time::{Duration, Instant},
 };
 
-/// Our own program starts within milliseconds, except on a machine that is already out of memory.
+/// A guard starts within milliseconds, except on a machine that is already out of memory.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a job needs besides its guard's orders.
+/// What a job needs.
 pub(super) struct JobSetup<'a> {
-    pub guard: &'a GuardOrders,
+    pub guard: &'a GuardProgram,
+    /// The address of the socket at which the guard calls.
+    pub control: &'a Path,
+    pub orders: &'a CommandOrders,
     pub environment: &'a [(&'a str, &'a OsStr)],
     pub passage: &'a Passage,
     pub board: &'a StepBoard,
@@ -56,16 +60,16 @@ pub(super) struct Job {
 impl Job {
     pub fn start(setup: &JobSetup<'_>) -> Result<Self, SuperviseError> {
         let failed = |doing| move |source| SuperviseError::System { doing, source };
-        let listener = UnixListener::bind(&setup.guard.control).map_err(failed("make the guard's socket"))?;
+        let listener = UnixListener::bind(setup.control).map_err(failed("make the guard's socket"))?;
         let streams = Streams::open().map_err(failed("open the command's streams"))?;
         let mut guard = spawn_guard(setup, &streams).map_err(failed("start the guard"))?;
-        let standing = setup.guard.standing;
+        let standing = setup.orders.standing;
         let terminal = (standing == Standing::WithUs).then(|| streams.terminal()).flatten();
         let mirror = terminal.and_then(|terminal| Mirror::start(terminal, guard.id().cast_signed()));
         let along = Along { board: setup.board, patterns: setup.patterns, wakes: setup.wakes };
         let flow = streams.flow(setup.passage, &along, mirror.as_ref().map(Mirror::look));
         let met = meet(&listener, &mut guard);
-        let _ = std::fs::remove_file(&setup.guard.control);
+        let _ = std::fs::remove_file(setup.control);
         let (line, command) = match met {
             Ok(met) => met,
             Err(error) => {
@@ -201,7 +205,7 @@ impl Drop for Job {
 
 fn spawn_guard(setup: &JobSetup<'_>, streams: &Streams) -> io::Result<Child> {
     let [input, output, errors] = streams.for_command(setup.passage)?;
-    let mut command = guard_command(setup.guard);
+    let mut command = guard_command(setup.guard, setup.control, setup.orders);
     command.envs(setup.environment.iter().copied());
     command.stdin(input).stdout(output).stderr(errors).spawn()
 }
@@ -223,8 +227,8 @@ fn meet(listener: &UnixListener, guard: &mut Child) -> io::Result<(UnixStream, P
     let mut first = String::new();
     // No buffer: the next report belongs to the reader that comes after us.
     read_line(&line, &mut first)?;
-    match Report::parse(&first) {
-        Some(Report::Started(pid)) => {
+    match CommandReport::parse(&first) {
+        Some(CommandReport::Started(pid)) => {
             let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("it named no process"))?;
             Ok((line, pid))
         }
@@ -237,7 +241,9 @@ fn read_line(line: &UnixStream, text: &mut String) -> io::Result<usize> {
 }
 
 fn pass_reports(line: UnixStream, wakes: &Sender<Wake>) {
-    for report in BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| Report::parse(&line)) {
+    for report in
+        BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| CommandReport::parse(&line))
+    {
         let _ = wakes.send(Wake::Guard(report));
     }
     let _ = wakes.send(Wake::GuardGone);

@@ -6,37 +6,34 @@
 
 mod attempt;
 mod end;
-mod event;
 mod group;
 mod guard;
 mod job;
 mod limit;
 mod mirror;
 mod reserve;
-mod signals;
 mod streams;
 mod terminal;
 mod witness;
 
-pub use event::Event;
-pub use guard::{GUARD_WORDS, GuardOrders, LAUNCH_WORDS, Report, guard, launch};
+pub use guard::{GuardProgram, run_guard};
 pub use limit::{Call, LimitWatch, TELL_LEVEL};
-pub use signals::{BadSignal, Heard, StopSignal, heeded, listen};
-pub use streams::{Passage, Stream};
-pub use terminal::{BadStanding, Standing};
-
-pub(crate) use signals::{asks_to_end, stop_here};
+pub use streams::Passage;
 
 use crate::{
     RunFacts, TraceWriter,
+    event::Event,
+    observe::{Observer, stop_with},
     probe::ProbeError,
     record::Recorder,
+    signals::{StopSignal, asks_to_end},
     socket::{SOCKET_VARIABLE, StepSocket},
     steps::{StepBoard, StepPatterns},
-    watch::{Observer, Wake, stop_with},
+    wake::Wake,
 };
 use attempt::Attempt;
 use group::CommandGroup;
+use guard::CommandOrders;
 use job::{Job, JobSetup};
 use rustix::process::{getpid, set_child_subreaper};
 use signal_hook::consts;
@@ -48,7 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use terminal::OurTerminal;
+use terminal::{OurTerminal, Standing};
 
 /// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
 pub const STOPPED_AT_LIMIT: i32 = 75;
@@ -73,6 +70,8 @@ pub enum OnLimit {
 /// What is to be run, and how.
 #[derive(Debug, Clone)]
 pub struct Orders {
+    /// The program that guards the command.
+    pub guard: GuardProgram,
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// Time between two readings.
@@ -131,7 +130,7 @@ impl fmt::Display for Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// No command was given.
-    #[error("there is no command to run: write it after --")]
+    #[error("there is no command to run")]
     NoCommand,
     /// The command cannot be executed.
     #[error("cannot start '{command}'")]
@@ -141,6 +140,9 @@ pub enum SuperviseError {
         /// What the system said.
         source: io::Error,
     },
+    /// The program of the guard was started by somebody else.
+    #[error("a guard is started by a supervisor, not by hand")]
+    NoGuardWords,
     /// The guard ended while the command was being started.
     #[error("the guard of the command ended before it could start")]
     GuardLost,
@@ -185,8 +187,7 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     let Surroundings { wakes, sender, passage, trace, observer } = surroundings;
     let terminal = OurTerminal::open();
     let group = orders.facts.limit.filter(|_| orders.on_limit != OnLimit::Warn).and_then(CommandGroup::make);
-    let guard = GuardOrders {
-        control: folder.path().join("guard"),
+    let command = CommandOrders {
         standing: Standing::of(&passage, terminal.as_ref()),
         group: group.as_ref().map(|group| group.directory().to_owned()),
         command: orders.command.clone(),
@@ -199,7 +200,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         observer,
         board,
         socket,
-        guard,
+        control: folder.path().join("guard"),
+        command,
         terminal,
         group,
         recorder: None,
@@ -232,7 +234,9 @@ struct Supervisor<'a> {
     observer: &'a mut dyn Observer,
     board: StepBoard,
     socket: StepSocket,
-    guard: GuardOrders,
+    /// The address at which the guard calls.
+    control: PathBuf,
+    command: CommandOrders,
     terminal: Option<OurTerminal>,
     group: Option<CommandGroup>,
     recorder: Option<Recorder>,
@@ -281,7 +285,7 @@ impl Supervisor<'_> {
             if self.is_stopped_within(pause) {
                 return Ok(outcome);
             }
-            self.guard.command =
+            self.command.command =
                 self.orders.command.iter().chain(&self.orders.restart_args).cloned().collect();
         }
     }
@@ -289,14 +293,16 @@ impl Supervisor<'_> {
     fn start(&mut self) -> Result<Job, SuperviseError> {
         let environment: [(&str, &OsStr); 1] = [(SOCKET_VARIABLE, self.socket.path().as_os_str())];
         let job = Job::start(&JobSetup {
-            guard: &self.guard,
+            guard: &self.orders.guard,
+            control: &self.control,
+            orders: &self.command,
             environment: &environment,
             passage: &self.passage,
             board: &self.board,
             patterns: &self.orders.patterns,
             wakes: self.sender,
         })?;
-        self.observer.event(&Event::Started { pid: job.pid(), in_group: self.guard.group.is_some() });
+        self.observer.event(&Event::Started { pid: job.pid(), in_group: self.command.group.is_some() });
         Ok(job)
     }
 

@@ -8,7 +8,7 @@
 use super::mirror::Look;
 use crate::{
     steps::{OutputParser, StepBoard, StepPatterns},
-    watch::Wake,
+    wake::{Stream, Wake},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -17,7 +17,6 @@ use rustix::{
     termios::{OptionalActions, OutputModes, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize},
 };
 use std::{
-    fmt,
     fs::{self, File},
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
@@ -51,24 +50,6 @@ pub enum Passage {
     Shown(Screen),
     /// Nowhere: it is only read along for steps.
     Swallowed,
-}
-
-/// One of our two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Output,
-    /// Standard error.
-    Errors,
-}
-
-impl fmt::Display for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Output => "standard output",
-            Self::Errors => "standard error",
-        })
-    }
 }
 
 impl Stream {

@@ -12,7 +12,7 @@ use std::{fmt, fs::File, str::FromStr};
 
 /// Where a command stands towards our terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub(super) enum Standing {
     /// In our process group: the terminal is its own as much as ours.
     WithUs,
     /// In a process group of its own: there is no terminal.
@@ -46,7 +46,7 @@ impl fmt::Display for Standing {
 /// A word that names no standing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a standing")]
-pub struct BadStanding(String);
+pub(super) struct BadStanding(String);
 
 impl FromStr for Standing {
     type Err = BadStanding;

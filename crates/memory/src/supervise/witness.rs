@@ -4,7 +4,7 @@
 //! help, and passing ours on would make two of one: a trainer that writes a checkpoint at the first would break off at
 //! the second. The guard belongs to the group too. What it has heard as well, the command has.
 
-use super::signals::{Heard, on_signals};
+use crate::signals::{Heard, on_signals};
 use signal_hook::consts;
 use std::{
     io,

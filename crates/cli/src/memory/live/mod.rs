@@ -16,11 +16,8 @@ mod tail;
 use super::options::Format;
 use anyhow::{Result, bail};
 use garden_memory::{
-    record::Reading,
-    sample::Moment,
-    settled::Settled,
-    supervise::{Event, Passage},
-    watch::{Observer, Wake},
+    event::Event, observe::Observer, record::Reading, sample::Moment, settled::Settled, supervise::Passage,
+    wake::Wake,
 };
 use lines::{JsonLines, TextLines};
 use screen::Screen;

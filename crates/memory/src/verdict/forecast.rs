@@ -40,7 +40,7 @@ pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     }
     let fit = &study.weighed[0].fit;
     match &fit.shape {
-        Shape::Level | Shape::Jump { .. } => false,
+        Shape::Level { .. } | Shape::Jump { .. } => false,
         Shape::Stairs(stairs) => {
             let places: Vec<f64> =
                 stairs.climbs().into_iter().filter(|climb| climb.1 > 0.0).map(|climb| climb.0).collect();
@@ -208,12 +208,11 @@ pub fn decidable_at_step(study: &Study) -> Option<u64> {
 
 /// Bytes per run at the end of the curve.
 fn ending_rate(fit: &Fit) -> f64 {
-    let [_, b, c] = fit.coefficients;
-    match &fit.shape {
-        Shape::SaturatingLine { .. } | Shape::TwoRates { .. } if c > 0.0 => c,
-        Shape::LateLine { .. } => b,
+    match fit.shape {
+        Shape::SaturatingLine { rate, .. } if rate > 0.0 => rate,
+        Shape::TwoRates { later_rate, .. } if later_rate > 0.0 => later_rate,
+        Shape::LateLine { rate, .. } | Shape::Hinge { rate, .. } => rate,
         Shape::Stairs(_) | Shape::Jump { .. } => fit.rise(),
-        Shape::Hinge { .. } => b,
         // The last tenth of the curve.
         _ => (fit.at(1.0) - fit.at(0.9)) / 0.1,
     }
@@ -221,9 +220,8 @@ fn ending_rate(fit: &Fit) -> f64 {
 
 /// The ceiling of a shape that has one.
 fn ceiling(fit: &Fit) -> Option<f64> {
-    let [a, b, _] = fit.coefficients;
     match fit.shape {
-        Shape::Saturating { .. } | Shape::Hyperbola { .. } => Some(a + b),
+        Shape::Saturating { start, rise, .. } | Shape::Hyperbola { start, rise, .. } => Some(start + rise),
         _ => None,
     }
 }
@@ -238,7 +236,7 @@ pub(super) fn settled_place(fit: &Fit, part: f64, study: &Study) -> f64 {
                 _ => *knee,
             }
         }
-        Shape::Jump { at } => jump_place(fit, *at, study),
+        Shape::Jump { at, .. } => jump_place(fit, *at, study),
         Shape::Stairs(stairs) => jump_place(fit, stairs.level_from(study.material()), study),
         _ => {
             let reached = |place: f64| fit.at(place) - fit.at(0.0) >= part * fit.rise();

@@ -115,7 +115,7 @@ fn pattern(study: &Study, verdict: Verdict) -> Option<&'static str> {
         (Verdict::WarmUp | Verdict::Undecided, Shape::Stairs(_) | Shape::Jump { .. }) => Some("stairs"),
         (Verdict::Leak, Shape::LateLine { .. }) => Some("late"),
         (Verdict::Leak, _) => Some("constant-rate"),
-        (Verdict::Undecided, Shape::Line | Shape::TwoRates { .. }) => Some("constant-rate"),
+        (Verdict::Undecided, Shape::Line { .. } | Shape::TwoRates { .. }) => Some("constant-rate"),
         (Verdict::WarmUp, Shape::Hinge { .. } | Shape::TwoRates { .. }) => Some("levelled-off"),
         (Verdict::WarmUp, _) => Some("slowing-down"),
         _ => None,

@@ -137,66 +137,70 @@ impl Outlook {
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
     let (slight, material) = thresholds(curve, 1.0, situation);
     let real = |rise: f64, share: f64| real(rise, share, curve, situation);
-    let [_, b, c] = fit.coefficients;
     let meant = match fit.shape {
-        Shape::Level => STEADY,
-        Shape::Line => going_on(curve, situation),
-        Shape::Saturating { tau } => saturating(tau, b, slight, situation),
-        Shape::SaturatingLine { tau } => {
+        Shape::Level { .. } => STEADY,
+        Shape::Line { .. } => going_on(curve, situation),
+        Shape::Saturating { rise, tau, .. } => saturating(tau, rise, slight, situation),
+        Shape::SaturatingLine { rise, tau, rate, .. } => {
             /// The line must have been alone for this part of the curve.
             const ALONE: f64 = 0.4;
             let over = OVER * tau;
-            let on = match c {
-                _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
-                _ if b < 0.0 && fit.rise() < material => WARM_UP_OR_LEAK,
-                _ if b < 0.0 => endless(situation, tau, 1.0),
+            let slow = rate < STOPPED * (rise + rate);
+            let on = if situation.forgiving && slow {
+                saturating(tau, rise, slight, situation)
+            } else if rise < 0.0 && fit.rise() < material {
+                WARM_UP_OR_LEAK
+            } else if rise < 0.0 {
+                endless(situation, tau, 1.0)
+            } else if situation.share < 1.0 && slow {
                 // The last of a warm-up bends too little to be told from a line.
-                _ if situation.share < 1.0 && c < STOPPED * (b + c) => WARM_UP_OR_LEAK,
-                _ if 1.0 - over > ALONE && keeps_pace(curve, over, situation) => {
-                    endless(situation, over, 1.0 - over)
-                }
-                _ => WARM_UP_OR_LEAK,
+                WARM_UP_OR_LEAK
+            } else if 1.0 - over > ALONE && keeps_pace(curve, over, situation) {
+                endless(situation, over, 1.0 - over)
+            } else {
+                WARM_UP_OR_LEAK
             };
-            saturating(tau, b, slight, situation).or(&on, real(c, 1.0))
+            saturating(tau, rise, slight, situation).or(&on, real(rate, 1.0))
         }
-        Shape::Hyperbola { tau } => {
+        Shape::Hyperbola { rise, tau, .. } => {
             let to_come = tau / (1.0 + tau);
             // Its last part looks like a slow leak, and a slow leak like it.
-            let open = situation.share < 1.0 && b * to_come >= slight;
-            if open { WARM_UP_OR_LEAK } else { ceiling_ahead(to_come, b, slight, situation) }
+            let open = situation.share < 1.0 && rise * to_come >= slight;
+            if open { WARM_UP_OR_LEAK } else { ceiling_ahead(to_come, rise, slight, situation) }
         }
-        Shape::Logarithm { tau } => {
-            let end_rate = b / (1.0 + tau);
+        Shape::Logarithm { scale, tau, .. } => {
+            let end_rate = scale / (1.0 + tau);
             if end_rate < SETTLED * fit.rise() { WARM_UP } else { WARM_UP_OR_LEAK }
         }
-        Shape::Hinge { knee, .. } => stopped_at(knee, b, curve, situation),
-        Shape::TwoRates { knee, .. } => {
-            let (before, after) = (b * knee, c * (1.0 - knee));
-            let on = if situation.forgiving && c < STOPPED * b && after < STOPPED_GROWTH * before {
-                stopped_at(knee, b, curve, situation)
+        Shape::Hinge { knee, rate, .. } => stopped_at(knee, rate, curve, situation),
+        Shape::TwoRates { knee, rate, later_rate, .. } => {
+            let (before, after) = (rate * knee, later_rate * (1.0 - knee));
+            let on = if situation.forgiving && later_rate < STOPPED * rate && after < STOPPED_GROWTH * before
+            {
+                stopped_at(knee, rate, curve, situation)
             } else if before < -slight && fit.rise() < material {
                 // It has only come back to where it was.
                 WARM_UP_OR_LEAK
             } else if before < slight {
                 late(knee, situation)
             } else {
-                slowed(knee, c / b, curve, situation)
+                slowed(knee, later_rate / rate, curve, situation)
             };
             // At this rate growth has not stopped, however little it had time for.
-            let goes_on = if c > KEPT_RATE * b { 1.0 } else { real(after, 1.0 - knee) };
-            stopped_at(knee, b, curve, situation).or(&on, goes_on)
+            let goes_on = if later_rate > KEPT_RATE * rate { 1.0 } else { real(after, 1.0 - knee) };
+            stopped_at(knee, rate, curve, situation).or(&on, goes_on)
         }
-        Shape::Dealt { epoch, kept } => {
+        Shape::Dealt { first, epoch, kept, .. } => {
             let to_come = kept.powf(epoch.passed(1.0));
-            if to_come < SETTLED || b * to_come / (1.0 - kept) < slight { WARM_UP } else { DEALT }
+            if to_come < SETTLED || first * to_come / (1.0 - kept) < slight { WARM_UP } else { DEALT }
         }
-        Shape::LateLine { knee } => late(knee, situation),
-        Shape::Jump { at } => jumped(at, situation),
+        Shape::LateLine { knee, .. } => late(knee, situation),
+        Shape::Jump { at, .. } => jumped(at, situation),
         Shape::Stairs(ref stairs) => climbing(stairs, slight, situation),
     };
-    let (end_rise, share) = end_rise(fit);
-    let whole = if let Shape::LateLine { knee } = fit.shape { 1.0 - knee } else { 1.0 };
-    STEADY.or(&meant, real(fit.rise(), whole).max(real(end_rise, share)))
+    let end = end_rise(&fit.shape);
+    let whole = if let Shape::LateLine { knee, .. } = fit.shape { 1.0 - knee } else { 1.0 };
+    STEADY.or(&meant, real(fit.rise(), whole).max(real(end.rise, end.share)))
 }
 
 /// Growth over the curve that would matter, if it covers this part of the run.
@@ -359,13 +363,22 @@ fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> 
     since + 2.0 * error < KEPT_RATE * before
 }
 
-/// The rise at the end of a curve, which may be no higher there than at its start, and the part of the curve that it took.
-fn end_rise(fit: &Fit) -> (f64, f64) {
-    let [_, _, c] = fit.coefficients;
-    match fit.shape {
-        Shape::TwoRates { knee, .. } => (c * (1.0 - knee), 1.0 - knee),
-        Shape::SaturatingLine { .. } => (c, 1.0),
-        _ => (0.0, 1.0),
+/// Growth at the end of a curve.
+struct EndRise {
+    /// Bytes.
+    rise: f64,
+    /// The part of the curve that it took.
+    share: f64,
+}
+
+/// Growth at the end of a curve, which may be no higher there than at its start.
+fn end_rise(shape: &Shape) -> EndRise {
+    match *shape {
+        Shape::TwoRates { knee, later_rate, .. } => {
+            EndRise { rise: later_rate * (1.0 - knee), share: 1.0 - knee }
+        }
+        Shape::SaturatingLine { rate, .. } => EndRise { rise: rate, share: 1.0 },
+        _ => EndRise { rise: 0.0, share: 1.0 },
     }
 }
 

@@ -1,6 +1,6 @@
 //! How much the evidence speaks for each explanation.
 //!
-//! Fits come in, probabilities go out. They follow from the Bayesian information criterion, with two corrections
+//! [`weigh`] gives each fit its probability. Probabilities follow from the Bayesian information criterion, with two corrections
 //! that keep it honest on real curves: points whose residuals resemble their neighbours' count for fewer, and no
 //! explanation is blamed for misfits that are small against the curve's own range.
 
@@ -39,7 +39,7 @@ pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Weighing {
     let trust: f64 = curve.weight.iter().sum();
     let points = curve.x.len() as f64;
     let criterion = |fit: &Fit, effective: f64| {
-        let prior = if fit.shape == Shape::Level { -2.0 * LEVEL_ODDS.ln() } else { 0.0 };
+        let prior = if matches!(fit.shape, Shape::Level { .. }) { -2.0 * LEVEL_ODDS.ln() } else { 0.0 };
         effective * (fit.squares / trust + floor).ln() + fit.shape.freedom() * effective.ln() + prior
     };
     // The best explanation tells how much neighbours resemble each other, which decides how many points there

@@ -124,7 +124,7 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
         Verdict::Fill => Some(settled(study, study.explanation(|outlook| outlook.fill))),
         Verdict::Leak => before(study, " and goes on growing and does not slow down").or_else(|| {
             let start = match study.explanation(|outlook| outlook.leak).shape {
-                Shape::LateLine { knee } => knee,
+                Shape::LateLine { knee, .. } => knee,
                 _ => 0.0,
             };
             Some(format!("It grows from {} on and does not slow down.", place(study, start)))
@@ -315,9 +315,9 @@ fn describe(fit: &Fit, study: &Study) -> String {
     }
     let over = meant.bounded() >= 0.5;
     match &fit.shape {
-        Shape::Level => "a level".to_owned(),
-        Shape::Line if over => "a line that hardly rises".to_owned(),
-        Shape::Line => "a straight line".to_owned(),
+        Shape::Level { .. } => "a level".to_owned(),
+        Shape::Line { .. } if over => "a line that hardly rises".to_owned(),
+        Shape::Line { .. } => "a straight line".to_owned(),
         Shape::Saturating { .. } | Shape::Hyperbola { .. } => slowing(fit, "towards a ceiling"),
         Shape::SaturatingLine { .. } if over => slowing(fit, "until hardly any is left"),
         Shape::SaturatingLine { .. } => "a warm-up on top of a straight line".to_owned(),
@@ -345,9 +345,9 @@ fn calm(fit: &Fit, study: &Study) -> String {
     let (rise, material) = (fit.rise(), study.material());
     let start_up = rise > material;
     match &fit.shape {
-        Shape::Level => "a level".to_owned(),
-        Shape::Line if rise < 0.0 => "a slow fall".to_owned(),
-        Shape::Line => "a line that hardly rises".to_owned(),
+        Shape::Level { .. } => "a level".to_owned(),
+        Shape::Line { .. } if rise < 0.0 => "a slow fall".to_owned(),
+        Shape::Line { .. } => "a line that hardly rises".to_owned(),
         Shape::LateLine { .. } => "a level that hardly moves at the end".to_owned(),
         Shape::Jump { .. } | Shape::Stairs(_) if start_up => "a level after a jump at the start".to_owned(),
         Shape::Jump { .. } if rise < -material => "a jump down to a level".to_owned(),

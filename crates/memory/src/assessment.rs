@@ -70,14 +70,64 @@ pub struct Ending {
 }
 
 /// Where the growth sits, as far as the split of the memory shows it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mechanism {
-    /// `anonymous`, `shared`, `file` or `swap`.
-    pub memory: &'static str,
-    /// `parent` or `workers`, where the tree has both.
-    pub place: Option<&'static str>,
-    /// `per-sample`, `per-evaluation`, `sawtooth`, `spikes`, `stairs` ..., where a pattern was seen.
-    pub pattern: Option<&'static str>,
+    /// The kind of memory.
+    pub memory: MemoryKind,
+    /// The part of the tree, where it has more than one process.
+    pub place: Option<TreePart>,
+    /// How it grows, where a pattern was seen.
+    pub pattern: Option<Pattern>,
+}
+
+/// A kind of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryKind {
+    /// Resident memory whose source does not tell the kinds apart.
+    Resident,
+    /// Heap, stacks, private writable pages.
+    Anonymous,
+    /// Shared memory.
+    Shared,
+    /// Swapped-out memory.
+    Swap,
+    /// File-backed memory, which the kernel can drop.
+    File,
+}
+
+/// A part of a process tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TreePart {
+    /// The root process.
+    Parent,
+    /// The processes below it.
+    Workers,
+}
+
+/// How memory grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// By a constant per row of the dataset.
+    PerSample,
+    /// In equal jumps, as with each evaluation or save.
+    PerEvaluation,
+    /// Up, and collected again and again.
+    Sawtooth,
+    /// In short peaks above a base line.
+    Spikes,
+    /// In jumps between levels.
+    Stairs,
+    /// From a moment within the run on.
+    Late,
+    /// At a constant rate.
+    ConstantRate,
+    /// At a constant rate that stopped.
+    LevelledOff,
+    /// Ever more slowly.
+    SlowingDown,
 }
 
 /// What an assessment comes down to.
@@ -171,6 +221,46 @@ impl Assessment {
                 Answer::WillNotFit
             }
             Verdict::Steady | Verdict::WarmUp | Verdict::Fill => Answer::Fine,
+        }
+    }
+}
+
+impl MemoryKind {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::Anonymous => "anonymous",
+            Self::Shared => "shared",
+            Self::Swap => "swap",
+            Self::File => "file",
+        }
+    }
+}
+
+impl TreePart {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Parent => "parent",
+            Self::Workers => "workers",
+        }
+    }
+}
+
+impl Pattern {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PerSample => "per-sample",
+            Self::PerEvaluation => "per-evaluation",
+            Self::Sawtooth => "sawtooth",
+            Self::Spikes => "spikes",
+            Self::Stairs => "stairs",
+            Self::Late => "late",
+            Self::ConstantRate => "constant-rate",
+            Self::LevelledOff => "levelled-off",
+            Self::SlowingDown => "slowing-down",
         }
     }
 }

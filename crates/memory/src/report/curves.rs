@@ -61,7 +61,11 @@ pub fn together(runs: &[Run]) -> Option<Chart> {
 
 /// Some logs tell steps and no times.
 fn knows_time(trail: &Trail<'_>) -> bool {
-    trail.run.first().zip(trail.run.last()).is_some_and(|(first, last)| last.seconds.1 > first.seconds.0)
+    trail
+        .run
+        .first()
+        .zip(trail.run.last())
+        .is_some_and(|(first, last)| last.seconds.end > first.seconds.start)
 }
 
 fn memory_chart(title: &str, axis: Axis, lines: Vec<Line>) -> Chart {
@@ -115,8 +119,8 @@ fn line(trail: &Trail<'_>, name: &str, colour: Colour, axis: Axis, pick: impl Fn
         let count: f64 = stretch.iter().map(|bin| f64::from(bin.count)).sum();
         let sum: f64 = stretch.iter().map(|bin| pick(&bin.mean()) * f64::from(bin.count)).sum();
         let (first, last) = (&stretch[0], &stretch[stretch.len() - 1]);
-        let seconds = (first.seconds.0 + last.seconds.1) / 2.0;
-        let place = (first.x.0 + last.x.1) / 2.0;
+        let seconds = (first.seconds.start + last.seconds.end) / 2.0;
+        let place = (first.x.start + last.x.end) / 2.0;
         let counts_steps = trail.axis == Axis::Steps && seen >= steps;
         line.x.push(match axis {
             Axis::Seconds => seconds,

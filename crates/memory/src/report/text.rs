@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     Ending, Exhaustion, Plateau, Verdict,
+    assessment::{Pattern, TreePart},
     verdict::{Axis, Bin, Trail},
 };
 use std::fmt::Write;
@@ -64,7 +65,7 @@ fn chart(out: &mut String, run: &Run, style: Style) {
     let trail = run.analyst.trail();
     let (Some(first), Some(last)) = (trail.run.first(), trail.run.last()) else { return };
     let width = style.width.clamp(40, 100) - MARGIN - 2;
-    let (from, to) = (first.x.0, last.x.1);
+    let (from, to) = (first.x.start, last.x.end);
     let low = trail.run.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
     let reached = trail.run.iter().map(|bin| bin.high).fold(0.0, f64::max);
     let limit = run.analyst.facts().limit.map(|limit| limit as f64);
@@ -195,7 +196,8 @@ fn numbers(out: &mut String, run: &Run) {
         row("limit", format!("{}: {fits}", bytes(limit as f64)));
     }
     if let Some(mechanism) = &assessment.mechanism {
-        let parts = [Some(mechanism.memory), mechanism.place, mechanism.pattern];
+        let place = mechanism.place.map(TreePart::name);
+        let parts = [Some(mechanism.memory.name()), place, mechanism.pattern.map(Pattern::name)];
         row("memory", parts.into_iter().flatten().collect::<Vec<_>>().join(", "));
     }
 }

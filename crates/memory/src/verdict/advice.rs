@@ -1,7 +1,11 @@
 //! What to do next, for each verdict and the place where growth sits.
 
 use super::{Axis, fit::Shape, study::Study, words::size};
-use crate::{Assessment, ByteSize, Verdict, units::counted};
+use crate::{
+    Assessment, ByteSize, Verdict,
+    assessment::{MemoryKind, Pattern, TreePart},
+    units::counted,
+};
 
 /// Sentences a person can act on, the most useful first. A run that `is_recorded` cannot be watched any longer.
 pub fn advice(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<String> {
@@ -14,12 +18,12 @@ pub fn advice(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<
     }
 }
 
-fn is(assessment: &Assessment, memory: &str) -> bool {
+fn is(assessment: &Assessment, memory: MemoryKind) -> bool {
     assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.memory == memory)
 }
 
 fn in_workers(assessment: &Assessment) -> bool {
-    assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.place == Some("workers"))
+    assessment.mechanism.as_ref().is_some_and(|mechanism| mechanism.place == Some(TreePart::Workers))
 }
 
 fn steady(study: &Study, assessment: &Assessment) -> Vec<String> {
@@ -31,7 +35,7 @@ fn steady(study: &Study, assessment: &Assessment) -> Vec<String> {
         );
         return advice;
     }
-    if is(assessment, "file") {
+    if is(assessment, MemoryKind::File) {
         return vec![
             "Nothing to do: mapped files (Arrow, safetensors, memmap) show up as resident memory and are dropped under pressure.".into(),
         ];
@@ -102,15 +106,15 @@ fn fits(study: &Study, assessment: &Assessment) -> Vec<String> {
 fn leak(assessment: &Assessment) -> Vec<String> {
     let mut advice = Vec::new();
     let pattern = assessment.mechanism.as_ref().and_then(|mechanism| mechanism.pattern);
-    if pattern == Some("per-evaluation") {
+    if pattern == Some(Pattern::PerEvaluation) {
         advice.push("It grows in equal jumps: look at what each evaluation or save keeps (predictions, metrics, loaders that are not closed).".into());
     }
-    if is(assessment, "shared") {
+    if is(assessment, MemoryKind::Shared) {
         advice.push("It is shared memory: list /dev/shm, look for tensors passed between processes and never freed, and for SharedMemory without unlink().".into());
     } else {
         advice.push("Look for what is kept per step: total_loss += loss keeps every graph (use loss.item() or detach()), lists of outputs, hooks, log buffers.".into());
     }
-    if is(assessment, "swap") {
+    if is(assessment, MemoryKind::Swap) {
         advice.push("It is being swapped out already: the run will slow down long before it ends.".into());
     }
     if in_workers(assessment) {

@@ -5,7 +5,7 @@
 //! again and again). What remains at a place is the memory that was not given back soon after it; a curve that
 //! only rises, and one that only falls, stay as they are.
 
-use super::series::Bin;
+use super::series::{Bin, Span};
 
 /// Points that explanations are fitted to; medians of neighbours above that, which also calms noise.
 const MAX_POINTS: usize = 160;
@@ -31,9 +31,15 @@ const WIDEST_PEAK: f64 = 0.25;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returning {
     /// Short peaks above a base line.
-    Spikes,
+    Spikes {
+        /// How often they came.
+        times: usize,
+    },
     /// Growth that is collected again and again.
-    Sawtooth,
+    Sawtooth {
+        /// How often it was collected.
+        times: usize,
+    },
 }
 
 /// What places are counted in.
@@ -54,14 +60,14 @@ pub struct Curve {
     pub y: Vec<f64>,
     /// Trust in each point: less than 1 for those that stand out from their neighbours.
     pub weight: Vec<f64>,
-    /// Axis value (steps or seconds) at place 0 and at place 1.
-    pub span: (f64, f64),
+    /// Axis values (steps or seconds) of the places 0 and 1.
+    pub span: Span,
     /// Standard deviation of the noise of a point.
     pub noise: f64,
     /// The level, as the median.
     pub level: f64,
-    /// What was taken away, and how often it came.
-    pub returning: Option<(Returning, usize)>,
+    /// What was taken away.
+    pub returning: Option<Returning>,
     /// How high above the curve it stood; 0 where nothing was.
     pub peak_height: f64,
     /// Samples at the end that were left out because the process was ending.
@@ -81,11 +87,11 @@ impl Curve {
         let raw: Vec<f64> = bins.iter().map(|bin| bin.low).collect();
         let (kept, returning) = without_peaks(&raw);
         let bins = &bins[..kept.len()];
-        let span = (bins.first()?.mid_x(), bins.last()?.mid_x());
-        if bins.len() < 3 || span.1 <= span.0 {
+        let span = Span { start: bins.first()?.mid_x(), end: bins.last()?.mid_x() };
+        if bins.len() < 3 || span.end <= span.start {
             return None;
         }
-        let place = |bin: &Bin| (bin.mid_x() - span.0) / (span.1 - span.0);
+        let place = |bin: &Bin| (bin.mid_x() - span.start) / (span.end - span.start);
         let group = kept.len().div_ceil(MAX_POINTS);
         let (x, y): (Vec<f64>, Vec<f64>) = kept
             .chunks(group)
@@ -118,7 +124,7 @@ impl Curve {
         Some(Self {
             x: self.x[start..].iter().map(|x| (x - first) / (last - first)).collect(),
             weight: weights(&y, noise),
-            span: (self.axis(first), self.axis(last)),
+            span: Span { start: self.axis(first), end: self.axis(last) },
             noise,
             level,
             y,
@@ -128,17 +134,17 @@ impl Curve {
 
     /// Axis value at a place.
     pub fn axis(&self, place: f64) -> f64 {
-        self.span.0 + place * (self.span.1 - self.span.0)
+        self.span.start + place * (self.span.end - self.span.start)
     }
 
     /// Place of an axis value, which may lie outside 0 to 1.
     pub fn place(&self, axis: f64) -> f64 {
-        (axis - self.span.0) / (self.span.1 - self.span.0)
+        (axis - self.span.start) / (self.span.end - self.span.start)
     }
 
     /// Length of the run on the axis.
     pub fn length(&self) -> f64 {
-        self.span.1 - self.span.0
+        self.span.length()
     }
 }
 
@@ -154,7 +160,7 @@ pub fn without_dying(bins: &[Bin]) -> &[Bin] {
 /// copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {
     let at_last_step =
-        bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.0 == last.x.1));
+        bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.start == last.x.end));
     let still = at_last_step.count().min((MAX_DYING_AT_LAST_STEP * bins.len() as f64) as usize);
     let most = MAX_DYING.max(still).min(bins.len().saturating_sub(NEIGHBOURS));
     let is_dying = |dying: &usize| {
@@ -201,7 +207,7 @@ fn loading_bins(bins: &[Bin]) -> usize {
 }
 
 /// Takes peaks and teeth away: each value becomes the lowest of the few that follow it, as few as will do.
-fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<(Returning, usize)>) {
+fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<Returning>) {
     let level = median(raw.to_vec());
     let peak = (SIGNIFICANT * noise(raw, level)).max(MATERIAL_PEAK * level);
     let cycles = count_cycles(raw, peak);
@@ -228,16 +234,16 @@ fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<(Returning, usize)>) {
     let above = raw.iter().zip(&kept).filter(|(raw, kept)| *raw - *kept > peak / 2.0).count();
     /// Peaks that cover less of the run than this are spikes.
     const SPIKES_COVER: f64 = 0.35;
-    let kind = if (above as f64) < SPIKES_COVER * raw.len() as f64 {
-        Returning::Spikes
+    let returning = if (above as f64) < SPIKES_COVER * raw.len() as f64 {
+        Returning::Spikes { times: cycles }
     } else {
-        Returning::Sawtooth
+        Returning::Sawtooth { times: cycles }
     };
     if cycles > 1 {
         // What a tooth at the end comes back to is not known yet.
         kept.truncate(kept.len() - width);
     }
-    (kept, Some((kind, cycles)))
+    (kept, Some(returning))
 }
 
 /// How often the values rise by `peak` and then fall by `peak`.

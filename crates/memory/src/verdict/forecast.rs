@@ -6,6 +6,7 @@ use super::{
     curve::{Axis, median, quantile},
     fit::{Fit, Shape},
     outlook::EPOCH_MARGIN,
+    series::Span,
     study::{LEAST_PLACES, Study},
 };
 use crate::{Ending, Exhaustion, Plateau, Verdict};
@@ -42,8 +43,12 @@ pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     match &fit.shape {
         Shape::Level { .. } | Shape::Jump { .. } => false,
         Shape::Stairs(stairs) => {
-            let places: Vec<f64> =
-                stairs.climbs().into_iter().filter(|climb| climb.1 > 0.0).map(|climb| climb.0).collect();
+            let places: Vec<f64> = stairs
+                .climbs()
+                .into_iter()
+                .filter(|climb| climb.height > 0.0)
+                .map(|climb| climb.place)
+                .collect();
             let longest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
             places.len() >= REGULAR && places.last().is_some_and(|last| 1.0 - last < longest)
         }
@@ -112,7 +117,7 @@ pub fn exhaustion(study: &Study, rate: f64) -> Option<Exhaustion> {
     let limit = study.facts.limit? as f64;
     let bins = study.series.complete_bins();
     let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
-    let now = last.x.1;
+    let now = last.x.end;
     let missing = (limit - last.low.max(study.curve.y[study.curve.y.len() - 1])).max(0.0);
     let uncertainty = rate_uncertainty(study, rate);
     let at = |rate: f64| now + missing / rate;
@@ -188,7 +193,7 @@ fn warmed_up(study: &Study) -> Option<Plateau> {
 
 /// The step from which on an undecided run can be told.
 pub fn decidable_at_step(study: &Study) -> Option<u64> {
-    let (first, last) = study.curve.span;
+    let Span { start: first, end: last } = study.curve.span;
     let step = match study.epoch_steps {
         _ if study.axis == Axis::Seconds => return None,
         Some(steps) if study.outlook.filling > 0.0 || last < study.origin + steps => {
@@ -265,7 +270,7 @@ pub(super) fn jump_place(fit: &Fit, at: f64, study: &Study) -> f64 {
     let (before, after) = (fit.at(at - reach / 4.0), fit.at(at + reach / 4.0));
     let past = |low: f64| (low - before).abs() > (low - after).abs();
     let bins = study.series.complete_bins();
-    let places = bins.iter().map(|bin| (study.curve.place(bin.x.0), bin.low));
+    let places = bins.iter().map(|bin| (study.curve.place(bin.x.start), bin.low));
     places
         .filter(|(place, _)| (place - at).abs() < reach)
         .find(|(_, low)| past(*low))

@@ -229,7 +229,7 @@ fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
     /// The floor beside a spike is plain to see.
     const OF_SPIKES: f64 = 0.05;
     let of_peaks = match curve.returning {
-        Some((Returning::Sawtooth, _)) => OF_TEETH,
+        Some(Returning::Sawtooth { .. }) => OF_TEETH,
         _ => OF_SPIKES,
     };
     (part * curve.level).max(bytes).max(of_peaks * curve.peak_height)
@@ -431,10 +431,10 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     const SEEN: f64 = 3.5;
     /// With less than this part of the climb in the second half, it is coming to its end.
     const EARLY: f64 = 0.3;
-    let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
-    let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
+    let highest = stairs.jumps().map(|jump| jump.height).fold(0.0, f64::max);
+    let falls = stairs.jumps().any(|jump| jump.height < -RIPPLE * highest);
     let places: Vec<f64> =
-        stairs.jumps().filter(|(_, height)| *height > RIPPLE * highest).map(|(place, _)| place).collect();
+        stairs.jumps().filter(|jump| jump.height > RIPPLE * highest).map(|jump| jump.place).collect();
     let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let widest = gaps.iter().copied().fold(0.0, f64::max);
     let narrowest = gaps.iter().copied().fold(1.0, f64::min);
@@ -443,8 +443,8 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
         return endless(situation, situation.origin, 1.0);
     }
     // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
-    let late: f64 = stairs.jumps().filter(|(place, _)| *place > 0.5).map(|(_, height)| height).sum();
-    let climbed: f64 = stairs.jumps().map(|(_, height)| height).sum();
+    let late: f64 = stairs.jumps().filter(|jump| jump.place > 0.5).map(|jump| jump.height).sum();
+    let climbed: f64 = stairs.jumps().map(|jump| jump.height).sum();
     let late_is_small = late < EARLY * climbed;
     if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
         WARM_UP

@@ -8,7 +8,7 @@ use super::{
     fit::{self, Epoch, Fit, Shape},
     forecast::large_growth_end,
     outlook::{self, Outlook, Situation},
-    series::{Bin, Series},
+    series::{Bin, Series, Span},
     weigh::{self, Weighed, Weighing},
 };
 use crate::{RunFacts, Verdict};
@@ -38,8 +38,8 @@ impl Standstill {
         /// Parts of which the first and the last are compared.
         const PARTS: usize = 10;
         let bins = series.bins();
-        let step = bins.last().filter(|_| axis == Axis::Steps)?.x.1;
-        let still = &bins[bins.partition_point(|bin| bin.x.0 < step)..];
+        let step = bins.last().filter(|_| axis == Axis::Steps)?.x.end;
+        let still = &bins[bins.partition_point(|bin| bin.x.start < step)..];
         let readings: f64 = still.iter().map(|bin| f64::from(bin.count)).sum();
         let part = still.len() / PARTS;
         if part == 0 || readings < LONG * series.readings() as f64 {
@@ -58,8 +58,8 @@ struct Run<'a> {
     axis: Axis,
     facts: &'a RunFacts,
     epoch_steps: Option<f64>,
-    /// Axis values at which its curve begins and ends.
-    span: (f64, f64),
+    /// The axis values of its curve.
+    span: Span,
 }
 
 /// A run with its explanations.
@@ -94,9 +94,11 @@ pub struct Study<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settled {
     /// Axis values at which it began and ended.
-    pub span: (f64, f64),
-    /// Bytes then.
-    pub bytes: (f64, f64),
+    pub span: Span,
+    /// Bytes when it began.
+    pub from: f64,
+    /// Bytes when it ended.
+    pub to: f64,
 }
 
 impl<'a> Study<'a> {
@@ -126,7 +128,7 @@ impl<'a> Study<'a> {
             let outlook = whole.outlook.followed_by(&later.outlook);
             whole.decide(outlook);
             if whole.verdict == Verdict::Undecided || whole.verdict == Verdict::Leak {
-                later.before = Some(whole.until(later.curve.span.0));
+                later.before = Some(whole.until(later.curve.span.start));
                 later.decide(outlook);
                 return Some(later);
             }
@@ -147,11 +149,11 @@ impl<'a> Study<'a> {
             epoch,
             origin: curve.place(origin),
             decidable: end_of(1.0 + outlook::EPOCH_MARGIN),
-            unknown_fill: unknown_fill(span.1 - span.0, axis),
+            unknown_fill: unknown_fill(span.length(), axis),
             spacing: 1.0 / (curve.x.len() - 1) as f64,
             scatter,
             error: scatter * (12.0 / effective).sqrt(),
-            share: curve.length() / (span.1 - span.0),
+            share: curve.length() / span.length(),
             risen,
             forgiving: weigh::forgives(&curve),
             timed: axis == Axis::Seconds,
@@ -213,7 +215,7 @@ impl<'a> Study<'a> {
     fn until(&self, end: f64) -> Settled {
         let curve = &self.curve;
         let last = curve.x.partition_point(|x| curve.axis(*x) < end).min(curve.y.len() - 1);
-        Settled { span: (curve.span.0, end), bytes: (curve.y[0], curve.y[last]) }
+        Settled { span: Span { start: curve.span.start, end }, from: curve.y[0], to: curve.y[last] }
     }
 
     /// The most likely explanation that means `part` of the outlook; the most likely of all if none does.
@@ -227,7 +229,7 @@ impl<'a> Study<'a> {
     pub fn seconds_per_unit(&self) -> Option<f64> {
         let bins = self.series.bins();
         let (first, last) = (bins.first()?, bins.last()?);
-        let (seconds, units) = (last.seconds.1 - first.seconds.0, last.x.1 - first.x.0);
+        let (seconds, units) = (last.seconds.end - first.seconds.start, last.x.end - first.x.start);
         (seconds > 0.0 && units > 0.0).then(|| seconds / units)
     }
 
@@ -240,7 +242,7 @@ impl<'a> Study<'a> {
 /// Where rows began to be seen: at step 0, unless the first step is so high that the run was resumed.
 pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
     let (first, last) = match (series.bins().first(), series.bins().last()) {
-        (Some(first), Some(last)) => (first.x.0, last.x.1),
+        (Some(first), Some(last)) => (first.x.start, last.x.end),
         _ => return 0.0,
     };
     if axis == Axis::Seconds {

@@ -75,8 +75,8 @@ fn seen(study: &Study) -> String {
     let bins = study.series.complete_bins();
     let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
     let readings = counted(study.series.readings(), "sample");
-    let span = format!("{} to {}", on_axis(study, bins[0].x.0), on_axis(study, last.x.1));
-    let from = study.before.map_or(study.curve.y[0], |before| before.bytes.0);
+    let span = format!("{} to {}", on_axis(study, bins[0].x.start), on_axis(study, last.x.end));
+    let from = study.before.map_or(study.curve.y[0], |before| before.from);
     let to = study.curve.y[study.curve.y.len() - 1];
     let end = last.mean();
     if end.anon + end.file + end.shmem + end.swap == 0.0 {
@@ -146,12 +146,12 @@ fn standing_still(study: &Study) -> Option<String> {
 fn before(study: &Study, since: &str) -> Option<String> {
     let before = study.before?;
     let grown = study.curve.y[study.curve.y.len() - 1] - study.curve.y[0];
-    let verb = if before.bytes.1 > before.bytes.0 { "rose" } else { "fell" };
+    let verb = if before.to > before.from { "rose" } else { "fell" };
     Some(format!(
         "It {verb} from {} to {} by {}, since then it {}{since}.",
-        size(before.bytes.0),
-        size(before.bytes.1),
-        on_axis(study, before.span.1),
+        size(before.from),
+        size(before.to),
+        on_axis(study, before.span.end),
         moved(grown),
     ))
 }
@@ -161,7 +161,7 @@ fn level_now(study: &Study, assessment: &Assessment) -> Option<String> {
     let fit = &study.weighed[0].fit;
     let from = match &fit.shape {
         Shape::Stairs(stairs) => {
-            stairs.climbs().last().map_or(0.0, |(jump, _)| jump_place(fit, *jump, study))
+            stairs.climbs().last().map_or(0.0, |climb| jump_place(fit, climb.place, study))
         }
         _ => settled_place(fit, SETTLED, study),
     };
@@ -197,7 +197,7 @@ fn settled(study: &Study, fit: &Fit) -> String {
         return format!("It {verb} until {} and has stayed level for the {since} since.", place(study, at));
     };
     let places: Vec<f64> =
-        stairs.climbs().into_iter().map(|(jump, _)| jump_place(fit, jump, study)).collect();
+        stairs.climbs().into_iter().map(|climb| jump_place(fit, climb.place, study)).collect();
     let jumps: Vec<String> =
         places.iter().map(|place| format!("{:.0}", study.curve.axis(*place).max(0.0))).collect();
     let since = since(places.last().copied().unwrap_or(0.0));
@@ -234,8 +234,8 @@ fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
     };
     let meaning = match assessment.verdict {
         Verdict::Fill => "which is where growth stopped",
-        Verdict::Leak if study.curve.span.1 > end => "and growth went on past it",
-        Verdict::Undecided if study.curve.span.1 < end => "which has not come yet",
+        Verdict::Leak if study.curve.span.end > end => "and growth went on past it",
+        Verdict::Undecided if study.curve.span.end < end => "which has not come yet",
         _ => return None,
     };
     Some(format!("The first epoch ({told}) ends at step {end:.0}, {meaning}."))
@@ -373,12 +373,15 @@ fn slowing(fit: &Fit, how: &str) -> String {
 }
 
 fn returning(study: &Study) -> Option<String> {
-    let (kind, times) = study.curve.returning?;
     let height = size(study.curve.peak_height);
-    let times = counted(times as u64, "time");
-    Some(match kind {
-        Returning::Spikes => format!("Peaks of up to {height} came {times} and returned to the base line."),
-        Returning::Sawtooth => format!("Memory rose by up to {height} and was given back {times}."),
+    let often = |times: usize| counted(times as u64, "time");
+    Some(match study.curve.returning? {
+        Returning::Spikes { times } => {
+            format!("Peaks of up to {height} came {} and returned to the base line.", often(times))
+        }
+        Returning::Sawtooth { times } => {
+            format!("Memory rose by up to {height} and was given back {}.", often(times))
+        }
     })
 }
 

@@ -3,6 +3,7 @@
 //! These types are the JSON that `memory analyze --format json` prints, field for field. Sizes are bytes and
 //! rates are bytes per step, per sample or per minute: the unit is part of the name.
 
+use crate::sentence::{Sentence, Setting};
 use serde::Serialize;
 
 /// The kind of growth that a run shows.
@@ -179,12 +180,18 @@ pub struct Assessment {
     /// Where the growth sits.
     pub mechanism: Option<Mechanism>,
     /// Why, in sentences.
-    pub evidence: Vec<String>,
+    pub evidence: Vec<Sentence>,
     /// What to do next, in sentences.
-    pub advice: Vec<String>,
+    pub advice: Vec<Sentence>,
 }
 
 impl Assessment {
+    /// Names the settings that evidence and advice are about, in the words of the front end that shows them.
+    pub fn name_settings(&mut self, name: impl Fn(Setting) -> &'static str) {
+        Sentence::name_all(&mut self.evidence, &name);
+        Sentence::name_all(&mut self.advice, &name);
+    }
+
     /// The ending that the verdict names; `None` for an undecided run.
     pub fn named_ending(&self) -> Option<&'static str> {
         match self.verdict {

@@ -11,6 +11,7 @@ pub mod probe;
 pub mod record;
 pub mod report;
 pub mod sample;
+pub mod sentence;
 pub mod settled;
 pub mod signals;
 pub mod socket;

@@ -70,7 +70,7 @@ fn waiting(fresh: &Assessment) -> Assessment {
         exhaustion: None,
         endings: Vec::new(),
         decidable_at_step: None,
-        evidence: vec![format!("A verdict is shown once it has held for {SECONDS:.0} seconds.")],
+        evidence: vec![format!("A verdict is shown once it has held for {SECONDS:.0} seconds.").into()],
         advice: Vec::new(),
         ..fresh.clone()
     }

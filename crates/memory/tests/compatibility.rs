@@ -93,7 +93,7 @@ fn found(example: &Example) -> Result<BTreeMap<&'static str, String>, String> {
         found.insert("time", last.t.to_string());
         found.insert("step", last.step.map_or("none".to_owned(), |step| step.to_string()));
         found.insert("epoch", last.epoch.map_or("none".to_owned(), |epoch| epoch.to_string()));
-        found.insert("note", reader.notes().join("\n"));
+        found.insert("note", reader.notes().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     } else {
         let board = StepBoard::default();
         OutputParser::new(board.clone(), &StepPatterns::default()).feed(example.text.as_bytes());

@@ -1,7 +1,7 @@
 //! The parts of training alone: `memory isolate --dataset`, and the hidden command that is one part.
 
 use super::{isolate::signed, trials::Trials};
-use crate::{dataset::flags::SourceFlags, exit, progress::Format};
+use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{ByteSize, RunFacts, Verdict, record::Reading, supervise::Passage, wake::listen};
 use garden_model::init::{Plan, Preset};
@@ -58,7 +58,8 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
             let trial = trial(isolation, &base_model, component, retain)?;
             // A part says nothing unless it fails, and then it says why.
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(&trial, isolation.interval, Passage::Through, &host, &mut show)?;
+            let mut measured = measure(&trial, isolation.interval, Passage::Through, &host, &mut show)?;
+            name_flags(&mut measured.assessment);
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("the part `{}` ended with exit code {}", measured.name, measured.exit_code);

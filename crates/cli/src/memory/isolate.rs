@@ -1,7 +1,7 @@
 //! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
 
 use super::{components, options::parse_interval, trials::Trials};
-use crate::{dataset::flags::SourceFlags, exit, progress::Format};
+use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
 use garden_memory::{ByteSize, RunFacts, Verdict, record::Reading, supervise::Passage, wake::listen};
 use garden_train::isolate::{Difference, Host, Measured, Trial, compare, measure};
@@ -106,7 +106,8 @@ fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
         for (trial, runs) in trials.iter().zip(&mut runs) {
             progress.begin(format!("round {round} of {rounds}, {}", trial.name));
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(trial, interval, Passage::Swallowed, &host, &mut show)?;
+            let mut measured = measure(trial, interval, Passage::Swallowed, &host, &mut show)?;
+            name_flags(&mut measured.assessment);
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("`{}` ended with exit code {}", trial.name, measured.exit_code);

@@ -4,10 +4,11 @@ use super::{
     limit::{Limit, can_be_left},
     overwrite::{self, Input, Output},
 };
-use anyhow::{Context, Result, anyhow, bail};
+use crate::advice::memory::name_flags;
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use garden_memory::{
-    ByteSize, RunFacts, TraceError, TraceHeader, TraceWriter,
+    ByteSize, RunFacts, TraceHeader, TraceWriter,
     probe::{memory_available, memory_ceiling},
     report::Run,
     steps::{LinePattern, StepPatterns},
@@ -124,7 +125,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a file and judges it; an error says which flag would help.
+    /// Reads a file and judges it; what is said of it names the flags that help.
     pub fn read(&self, path: &Path, told: &RunFacts) -> Result<Run> {
         let options = ReadOptions {
             steps: self.patterns.steps(),
@@ -134,24 +135,9 @@ impl Reading {
             unit: self.unit,
             time_unit: self.time_unit,
         };
-        Run::read_with(path, told, &options).map_err(|error| match advice(&error) {
-            Some(advice) => anyhow!("{error}; {advice}"),
-            None => error.into(),
-        })
-    }
-}
-
-fn advice(error: &TraceError) -> Option<&'static str> {
-    match error {
-        TraceError::NoFigures { .. } => {
-            Some("--memory-pattern 'REGEX' finds other forms, --column NAME another key")
-        }
-        TraceError::NoColumn { .. } => Some("--column NAME says which one holds memory"),
-        TraceError::NoUnit { .. } => Some("say which with --unit: B, kB, MB, GB, KiB, MiB or GiB"),
-        TraceError::NoOwner { .. } => {
-            Some("if it is the process's, say its unit with --unit: B, kB, MB, GB, KiB, MiB or GiB")
-        }
-        _ => None,
+        let mut run = Run::read_with(path, told, &options)?;
+        name_flags(&mut run.assessment);
+        Ok(run)
     }
 }
 

@@ -52,7 +52,7 @@ impl Run {
         }
         let mut assessment = analyst.assessment();
         assessment.evidence.extend_from_slice(reader.notes());
-        assessment.evidence.extend(counted);
+        assessment.evidence.extend(counted.map(Into::into));
         Ok(Self { name: header.name, analyst, assessment })
     }
 }

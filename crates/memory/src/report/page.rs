@@ -9,7 +9,7 @@ use super::{
     scale::{duration, number},
     svg::escape,
 };
-use crate::verdict::Axis;
+use crate::{sentence::Sentence, verdict::Axis};
 use std::fmt::Write;
 
 const UPLOT_SCRIPT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
@@ -63,12 +63,12 @@ impl Page {
     }
 
     /// Lists of sentences side by side; empty ones are left out.
-    pub fn lists(&mut self, lists: &[(&str, &[String])]) {
+    pub fn lists(&mut self, lists: &[(&str, &[Sentence])]) {
         self.body.push_str("<div class=\"columns\">");
         for (title, sentences) in lists.iter().filter(|(_, sentences)| !sentences.is_empty()) {
             let _ = write!(self.body, "<div><h3>{title}</h3><ul>");
             for sentence in *sentences {
-                let _ = write!(self.body, "<li>{}</li>", escape(sentence));
+                let _ = write!(self.body, "<li>{}</li>", escape(sentence.as_str()));
             }
             self.body.push_str("</ul></div>");
         }

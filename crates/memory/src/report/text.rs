@@ -8,6 +8,7 @@ use super::{
 use crate::{
     Ending, Exhaustion, Plateau, Verdict,
     assessment::{Pattern, TreePart},
+    sentence::Sentence,
     verdict::{Axis, Bin, Trail},
 };
 use std::fmt::Write;
@@ -272,13 +273,13 @@ fn describe_ending(ending: &Ending, limit: Option<u64>) -> String {
     }
 }
 
-fn list(out: &mut String, title: &str, sentences: &[String], style: Style) {
+fn list(out: &mut String, title: &str, sentences: &[Sentence], style: Style) {
     if sentences.is_empty() {
         return;
     }
     let _ = writeln!(out, "\n{}", paint(title, "1", style));
     for sentence in sentences {
-        let mut lines = wrap(sentence, style.width.clamp(40, 100) - 4).into_iter();
+        let mut lines = wrap(sentence.as_str(), style.width.clamp(40, 100) - 4).into_iter();
         let _ = writeln!(out, "  - {}", lines.next().unwrap_or_default());
         for line in lines {
             let _ = writeln!(out, "    {line}");

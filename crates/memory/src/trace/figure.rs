@@ -8,7 +8,7 @@
 
 use super::{
     key::{self, Subject},
-    psrecord::excerpt,
+    lines::excerpt,
 };
 use crate::units::{number, unit_bytes};
 use regex::Regex;

@@ -155,6 +155,16 @@ pub(super) fn clock_time(text: &str) -> Option<f64> {
         .then_some(SOME_DAY + hours * 3600.0 + minutes * 60.0 + seconds)
 }
 
+/// The beginning of a line, for an error message.
+pub(super) fn excerpt(line: &str) -> String {
+    const SHOWN: usize = 60;
+    let line = line.trim();
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,25 +5,21 @@
 //! not. Both sides are streams: no trace is held in memory as a whole (only tables that must be sorted are),
 //! and what cannot be read is named with its line.
 
-mod csv;
 mod figure;
+mod formats;
 mod input;
-mod jsonl;
 mod key;
 mod lines;
-mod mprof;
 mod options;
-mod psrecord;
 mod reader;
 mod survey;
 mod table_writers;
-mod text_log;
 mod writer;
 mod writers;
 
 pub use input::STANDARD_INPUT;
 pub use options::ReadOptions;
-pub use reader::{TraceFormat, TraceReader};
+pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
 use crate::{RunFacts, units::counted};
@@ -139,7 +135,7 @@ pub enum TraceError {
         most: usize,
     },
     /// There is nothing in the file.
-    #[error("{}: the file is empty; expected a trace, a CSV, a psrecord or mprof log, or a training log", path.display())]
+    #[error("{}: the file is empty; expected {}", path.display(), formats::names())]
     Empty {
         /// The file.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! Tables of several processes or runs: a column that names who each row is of, or a column of memory for each.
 
-use super::{csv::is_missing, input::Input, key, lines::Lines};
+use super::{input::Input, key, lines::Lines};
 use std::io;
 
 /// The columns that together say who a row is of, with what they call it: run and host, and the process within
@@ -18,6 +18,11 @@ pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
         .or_else(|| find(&["pid", "process_id"], "pid"))
         .or_else(|| find(&["process", "process_name", "process_index"], "process"));
     [run, host, process].into_iter().flatten().collect()
+}
+
+/// Whether a cell holds nothing.
+pub(super) fn is_missing(field: &str) -> bool {
+    ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
 /// Who a row is of, and whether that can be nothing else: a process may also have followed on another.

@@ -5,6 +5,7 @@
 //! merely stands in a line names nobody: a name must be one of a process, and the lines of two must alternate.
 //! Processes that follow one another are one run that began again.
 
+use crate::sentence::{Sentence, Setting};
 use regex::{Captures, Regex};
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -255,15 +256,15 @@ fn called(name: Option<&str>) -> String {
 
 impl Choice {
     /// How many there were and which was judged, as a sentence; nothing where there is only one.
-    pub(super) fn note(&self, file: &str) -> Option<String> {
+    pub(super) fn note(&self, file: &str) -> Option<Sentence> {
         let count = self.names.len();
         let why = if self.is_wanted { "" } else { ", which held the most at the end" };
         (count > 1).then(|| {
-            format!(
-                "The {file} tells the memory of {count} processes ({}): judged is {}{why} (--process chooses another).",
-                listed(&self.names),
-                called(self.name.as_deref())
-            )
+            let (names, judged) = (listed(&self.names), called(self.name.as_deref()));
+            let text = format!(
+                "The {file} tells the memory of {count} processes ({names}): judged is {judged}{why}."
+            );
+            Sentence::about(Setting::Process, text)
         })
     }
 }

@@ -153,8 +153,8 @@ impl Analyst {
             evidence: Vec::new(),
             advice: Vec::new(),
         };
-        assessment.evidence = words::evidence(&study, &growth, &assessment);
-        assessment.evidence.extend(self.incidents());
+        let evidence = words::evidence(&study, &growth, &assessment);
+        assessment.evidence = evidence.into_iter().chain(self.incidents()).map(Into::into).collect();
         assessment.advice = advice::advice(&study, &assessment, self.is_recorded);
         assessment
     }
@@ -199,6 +199,7 @@ impl Analyst {
             mechanism: None,
             evidence: std::iter::once(format!("{samples} at one place on the axis {show} no curve yet."))
                 .chain(self.incidents())
+                .map(Into::into)
                 .collect(),
             advice: vec![advice::more(None, self.is_recorded)],
         }

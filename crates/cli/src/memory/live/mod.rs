@@ -14,6 +14,7 @@ mod summary;
 mod tail;
 
 use super::options::Format;
+use crate::advice::memory::name_flags;
 use anyhow::{Result, bail};
 use garden_memory::{
     event::Event, observe::Observer, record::Reading, sample::Moment, settled::Settled, supervise::Passage,
@@ -149,6 +150,8 @@ impl View {
 
 impl Observer for View {
     fn reading(&mut self, reading: &Reading) {
+        let mut reading = reading.clone();
+        name_flags(&mut reading.assessment);
         let settled = self.settled.show(reading.snapshot.sample.t, &reading.assessment);
         let shown = Reading { assessment: settled.clone(), ..reading.clone() };
         let written = match &mut self.form {
@@ -157,7 +160,7 @@ impl Observer for View {
             Form::Screen(screen) => screen.reading(&shown),
         };
         self.answer(written);
-        self.seen.last = Some(reading.clone());
+        self.seen.last = Some(reading);
     }
 
     fn event(&mut self, event: &Event) {

@@ -313,10 +313,10 @@ fn verdict_lines(reading: &Reading, width: usize) -> Vec<Line<'static>> {
     }
     // What to do matters more than why: it comes first.
     for line in &assessment.advice {
-        add(line, "→ ".fg(colour), plain);
+        add(line.as_str(), "→ ".fg(colour), plain);
     }
     for line in &assessment.evidence {
-        add(line, "· ".fg(Color::DarkGray), plain);
+        add(line.as_str(), "· ".fg(Color::DarkGray), plain);
     }
     lines
 }

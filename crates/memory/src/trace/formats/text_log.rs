@@ -6,20 +6,20 @@
 //! of one thing; where several processes write into it, the lines of one are read (see `writers`). MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
 //! running command's output.
 
-use super::{
-    TraceError,
-    figure::{self, Found, Wanted},
-    input::Input,
-    key::Subject,
-    lines::{Lines, time_in_line},
-    options::{ReadOptions, assumed, only_unit},
-    psrecord::excerpt,
-    reader::{LineParser, Parsed},
-    writers::{Choice, MOST_WRITERS, Unknown, Writers, signature},
-};
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     RunFacts, Sample,
+    sentence::Sentence,
     steps::{LineReader, Progress, StepBoard, plain},
+    trace::{
+        ReadOptions, TraceError,
+        figure::{self, Found, Wanted},
+        input::Input,
+        key::Subject,
+        lines::{Lines, excerpt, time_in_line},
+        options::{assumed, only_unit},
+        writers::{Choice, MOST_WRITERS, Unknown, Writers, signature},
+    },
     units::{counted, number, unit_bytes},
 };
 use std::{
@@ -48,8 +48,33 @@ impl Kind {
     }
 }
 
-/// Parser of log lines.
-pub(super) struct TextLog {
+/// The format. Any text is a log: it is the last in the list.
+pub(super) struct Log;
+
+impl TraceFormat for Log {
+    fn name(&self) -> &'static str {
+        "a training log"
+    }
+
+    fn expected(&self) -> &'static str {
+        "lines such as 'Step 10 ... RAM: 5552 MB' or {\"step\": 10, \"rss_mb\": 5552}"
+    }
+
+    fn recognises(&self, _first: &[u8], _options: &ReadOptions) -> bool {
+        true
+    }
+
+    fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        Ok(Opened::without_header(TextLog::new(file.input, file.options)?))
+    }
+
+    fn tells_processes(&self) -> bool {
+        true
+    }
+}
+
+/// The parser of its lines.
+struct TextLog {
     options: ReadOptions,
     /// The kind that is read; `None` where there is none.
     kind: Option<Kind>,
@@ -68,7 +93,7 @@ pub(super) struct TextLog {
     tells_position: bool,
     /// Time of the last line that had one.
     time: f64,
-    notes: Vec<String>,
+    notes: Vec<Sentence>,
 }
 
 /// What a log holds, kind by kind.
@@ -184,7 +209,7 @@ fn figures(line: &str, options: &ReadOptions) -> Vec<Found> {
 
 impl TextLog {
     /// Looks through the log and settles what is read from it.
-    pub(super) fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         let survey = Survey::of(input, options).map_err(io_error)?;
         let kind = survey.choose();
@@ -276,9 +301,10 @@ impl TextLog {
                 Subject::Ram => "main memory was read",
                 Subject::Unsaid | Subject::Machine => "the most frequent kind was read",
             };
-            self.notes.push(format!(
+            let note = format!(
                 "The log tells several kinds of memory: {whose}; {figures} of another kind left out."
-            ));
+            );
+            self.notes.push(note.into());
         }
     }
 
@@ -334,7 +360,7 @@ impl LineParser for TextLog {
         Ok(Some(Sample { t: self.time, step, epoch: self.epoch.take(), rss, ..Sample::default() }))
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Sentence] {
         &self.notes
     }
 

@@ -5,21 +5,21 @@
 //! times, and whether the rows are in order. A column that is not known is ignored, a row without memory is
 //! passed over, a cell that is no number makes the row unreadable.
 
-use super::{
-    TraceError,
-    figure::{self, Found, Wanted},
-    input::Input,
-    key,
-    lines::{clock_time, date_time, since_1970},
-    options::{ReadOptions, assumed, only_unit},
-    psrecord::excerpt,
-    reader::{LineParser, Parsed},
-    survey::{Order, Survey},
-    table_writers::{self, writer_columns},
-    writers::{Choice, Unknown, Writers},
-};
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     Sample,
+    sentence::{Sentence, Setting},
+    trace::{
+        ReadOptions, TraceError,
+        figure::{self, Found, Wanted},
+        input::Input,
+        key,
+        lines::{clock_time, date_time, excerpt, since_1970},
+        options::{assumed, only_unit},
+        survey::{Order, Survey},
+        table_writers::{self, is_missing, writer_columns},
+        writers::{Choice, Unknown, Writers},
+    },
     units::{self, SizeUnit, counted, time_unit, unit_bytes},
 };
 
@@ -49,8 +49,37 @@ enum SizeColumn {
     Available,
 }
 
-/// Parser of rows.
-pub(super) struct Csv {
+/// The format.
+pub(super) struct Table;
+
+impl TraceFormat for Table {
+    fn name(&self) -> &'static str {
+        "a CSV table"
+    }
+
+    fn expected(&self) -> &'static str {
+        "rows below the header"
+    }
+
+    fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool {
+        options.memory.is_none() && Csv::from_header(first, options).is_some()
+    }
+
+    fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        let Beginning { first, line, parts, input, options } = *file;
+        let no_column = |what| TraceError::NoColumn { path: input.path().to_owned(), line, what };
+        let csv = Csv::from_header(first, options).unwrap_or_else(|| Err("expected a header".to_owned()));
+        let csv = csv.map_err(no_column)?.settle(input, parts, options)?;
+        Ok(Opened::with_header(csv, None))
+    }
+
+    fn tells_processes(&self) -> bool {
+        true
+    }
+}
+
+/// The parser of its rows.
+struct Csv {
     separator: char,
     names: Vec<String>,
     columns: Vec<Column>,
@@ -61,12 +90,12 @@ pub(super) struct Csv {
     /// Whose rows are read, where they are of several.
     writer: Option<Choice>,
     order: Order,
-    notes: Vec<String>,
+    notes: Vec<Sentence>,
 }
 
 impl Csv {
     /// Reads the header, if the line is one: two or more names, and at least one of them memory.
-    pub(super) fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
+    fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(first).ok()?;
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
@@ -120,12 +149,7 @@ impl Csv {
     }
 
     /// Looks through the rows and settles what the header leaves open.
-    pub(super) fn settle(
-        mut self,
-        input: &Input,
-        header: u64,
-        options: &ReadOptions,
-    ) -> Result<Self, TraceError> {
+    fn settle(mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         self.choose_writer(input, header, options)?;
         let memory = self.memory_column();
@@ -270,18 +294,16 @@ impl Csv {
         } else if named.is_none() {
             let milliseconds = survey.counts_milliseconds();
             *named = Some(if milliseconds { 1e-3 } else { 1.0 });
-            if milliseconds {
-                let name = &self.names[time];
-                self.notes.push(format!(
-                    "Column '{name}' has no unit: it was taken for milliseconds (--time-unit says another)."
-                ));
-            } else if let Some(seconds) = survey.odd_interval() {
-                let name = &self.names[time];
-                self.notes.push(format!(
-                    "Column '{name}' has no unit: it was taken for seconds, with {seconds:.0} between two rows \
-                     (--time-unit says another)."
-                ));
-            }
+            let taken_for = if milliseconds {
+                Some("milliseconds".to_owned())
+            } else {
+                survey.odd_interval().map(|seconds| format!("seconds, with {seconds:.0} between two rows"))
+            };
+            let name = &self.names[time];
+            self.notes.extend(taken_for.map(|unit| {
+                let text = format!("Column '{name}' has no unit: it was taken for {unit}.");
+                Sentence::about(Setting::TimeUnit, text)
+            }));
         }
     }
 }
@@ -431,17 +453,13 @@ impl LineParser for Csv {
         split(&String::from_utf8_lossy(line), self.separator).len() < self.columns.len()
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Sentence] {
         &self.notes
     }
 
     fn order(&self) -> Order {
         self.order
     }
-}
-
-pub(super) fn is_missing(field: &str) -> bool {
-    ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
 /// A date with its time, or a time alone.

@@ -193,7 +193,7 @@ impl Assessment {
     }
 
     /// The ending that the verdict names; `None` for an undecided run.
-    pub fn named_ending(&self) -> Option<&'static str> {
+    fn named_ending(&self) -> Option<&'static str> {
         match self.verdict {
             Verdict::Steady => Some("will stay level"),
             Verdict::WarmUp | Verdict::Fill => Some("has stopped growing"),

@@ -69,7 +69,7 @@ impl Recorder {
     }
 
     /// Goes on with another tree, the next attempt of the same run: time and trace continue, the judgement starts anew.
-    pub fn follow(&mut self, probe: Probe) {
+    pub(crate) fn follow(&mut self, probe: Probe) {
         self.probe = probe;
         self.board.restart();
         self.analyst = Analyst::new(self.given.clone());
@@ -96,7 +96,7 @@ impl Recorder {
     }
 
     /// Records the look at which the limit was acted upon, with who held what: it may be the last.
-    pub fn record_action(&mut self, mut snapshot: Snapshot, why: &str) -> Reading {
+    pub(crate) fn record_action(&mut self, mut snapshot: Snapshot, why: &str) -> Reading {
         let t = self.start.elapsed().as_secs_f64();
         snapshot.sample.peak = Some(snapshot.moment(t));
         snapshot.sample.acted = Some(why.to_owned());
@@ -105,7 +105,7 @@ impl Recorder {
     }
 
     /// After the end: the highest look since the last reading, recorded if it was above that.
-    pub fn finish(&mut self) -> Option<Reading> {
+    pub(crate) fn finish(&mut self) -> Option<Reading> {
         let (t, snapshot) = self.highest.take().filter(|(_, look)| look.sample.owned() > self.last)?;
         Some(self.record(snapshot, t))
     }

@@ -108,7 +108,7 @@ pub struct Holder {
 
 impl Moment {
     /// So many processes are named; the others together hold `owned` less their sum.
-    pub const MOST_NAMED: usize = 8;
+    pub(crate) const MOST_NAMED: usize = 8;
 
     /// What the processes that are not named held.
     pub fn others(&self) -> u64 {

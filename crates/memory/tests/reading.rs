@@ -2,9 +2,8 @@
 //! or left out is said.
 
 use garden_memory::{
-    RunFacts, Sample, TraceError, TraceReader, Verdict,
+    RunFacts, Sample, Sentence, TraceError, TraceReader, Verdict,
     report::Run,
-    sentence::Sentence,
     steps::{OutputParser, StepBoard, StepPatterns},
     trace::ReadOptions,
 };

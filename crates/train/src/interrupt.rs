@@ -9,7 +9,7 @@ use crate::{
     screen::Screen,
     trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState},
 };
-use garden_memory::signals::heeded;
+use garden_memory::heeded;
 use signal_hook::{
     SigId,
     consts::{SIGHUP, TERM_SIGNALS},

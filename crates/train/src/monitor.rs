@@ -9,10 +9,9 @@ use crate::{
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{
-    Assessment, ByteSize, RunFacts, TraceHeader, TraceWriter, Verdict,
+    Assessment, ByteSize, RunFacts, SupervisorLink, TraceHeader, TraceWriter, Verdict,
     probe::Probe,
     record::{Reading, Recorder, natural_limit},
-    socket::SupervisorLink,
     steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };

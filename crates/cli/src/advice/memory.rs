@@ -1,7 +1,7 @@
 //! Advice about the errors of `garden-memory`, and the flags for the settings that its sentences are about.
 
 use super::Advice;
-use garden_memory::{Assessment, TraceError, sentence::Setting, supervise::SuperviseError};
+use garden_memory::{Assessment, Setting, TraceError, supervise::SuperviseError};
 use std::error::Error;
 
 /// What the command line adds to an error of `garden-memory`.

@@ -8,9 +8,8 @@ use super::{
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
-    signals::StopSignal,
+    StopSignal, listen,
     supervise::{self, GuardProgram, OnLimit, Orders, Surroundings, run_guard},
-    wake::listen,
 };
 use std::{
     ffi::{OsStr, OsString},

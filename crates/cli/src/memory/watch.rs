@@ -7,11 +7,10 @@ use super::{
 };
 use anyhow::{Context, Result};
 use garden_memory::{
+    StepSocket,
     probe::{Probe, find_training},
     record::Recorder,
-    socket::StepSocket,
     steps::{LogFollower, StepBoard},
-    wake, watch,
 };
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};
 
@@ -84,11 +83,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut recorder = Recorder::new(probe, board, facts, trace).reading_along(log);
 
     let (sender, wakes) = channel();
-    wake::listen(sender.clone()).context("cannot listen for signals")?;
+    garden_memory::listen(sender.clone()).context("cannot listen for signals")?;
     let format = args.format.unwrap_or_else(Format::for_terminal);
     let mut view = View::open(format, live::Place::Watch, sender)?;
     notes.iter().for_each(|note| view.note(note));
-    let ended = watch::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
+    let ended =
+        garden_memory::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
     let how = ended.to_string();
     view.close(&Ending { how: Some(&how), after: recorder.elapsed() });
     Ok(ExitCode::SUCCESS)

@@ -178,7 +178,7 @@ fn value_at(line: &Line, place: f64) -> Option<f64> {
 }
 
 /// A word in the colour of its class, which is its own name.
-pub fn badge(word: &str) -> String {
+pub(crate) fn badge(word: &str) -> String {
     format!("<span class=\"badge {word}\">{word}</span>")
 }
 

@@ -82,7 +82,7 @@ impl LogFollower {
     }
 
     /// Reads what was written since.
-    pub fn catch_up(&mut self) {
+    pub(crate) fn catch_up(&mut self) {
         self.logs.iter_mut().for_each(Log::catch_up);
     }
 }

@@ -81,7 +81,7 @@ impl LimitWatch {
     }
 
     /// Watches that `free` bytes stay available; the limit follows what is, see [`LimitWatch::make_room`].
-    pub fn leaving_free(free: u64, grace: Duration) -> Self {
+    pub(crate) fn leaving_free(free: u64, grace: Duration) -> Self {
         Self { reserve: Some(Reserve::new(free)), ..Self::new(u64::MAX, grace) }
     }
 
@@ -94,7 +94,7 @@ impl LimitWatch {
     ///
     /// What others take lowers the limit to what leaves the command a little room, and no further: it is told and has its
     /// grace. Only what the command takes itself can end it at once.
-    pub fn make_room(&mut self, at: Duration, level: Level, available: u64) {
+    pub(crate) fn make_room(&mut self, at: Duration, level: Level, available: u64) {
         let told_from = level.owned as f64 * (1.0 / self.tell_level() - 1.0);
         let Some(reserve) = &mut self.reserve else { return };
         let was_short = reserve.is_short;
@@ -175,7 +175,7 @@ impl LimitWatch {
     }
 
     /// When to look again at the latest, if ticks come every `interval`.
-    pub fn next_look(&self, interval: Duration) -> Duration {
+    pub(crate) fn next_look(&self, interval: Duration) -> Duration {
         let room = self.limit.saturating_sub(self.owned) as f64;
         let look = Duration::from_secs_f64(room / (LOOKS_PER_ROOM * RUNAWAY_RATE));
         look.max(SHORTEST_LOOK).min(interval)

@@ -48,7 +48,7 @@ use tempfile::TempDir;
 use terminal::{OurTerminal, Standing};
 
 /// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
-pub const STOPPED_AT_LIMIT: i32 = 75;
+const STOPPED_AT_LIMIT: i32 = 75;
 /// The pause before the first restart; it doubles with each ...
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 /// ... up to this.

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// The name that stands for standard input.
-pub const STANDARD_INPUT: &str = "-";
+const STANDARD_INPUT: &str = "-";
 
 /// Compressed and other forms that are known and not read, by their first bytes.
 const REFUSED: [(&[u8], &str); 5] = [

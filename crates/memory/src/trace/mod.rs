@@ -17,7 +17,6 @@ mod table_writers;
 mod writer;
 mod writers;
 
-pub use input::STANDARD_INPUT;
 pub use options::ReadOptions;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
@@ -31,7 +30,7 @@ use std::{
 };
 
 /// The value of the header's `trace` key in the version that this crate writes.
-pub const TRACE_VERSION: &str = "model-garden/1";
+pub(crate) const TRACE_VERSION: &str = "model-garden/1";
 
 /// The first line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ mod weigh;
 mod words;
 
 pub use curve::Axis;
-pub use series::{Bin, Kinds};
+pub(crate) use series::{Bin, Kinds};
 
 use crate::{Assessment, BeforeEnd, RunFacts, Sample, Verdict, units::counted};
 use mechanism::Growth;
@@ -46,7 +46,7 @@ pub struct Analyst {
 
 /// The curve of a run, for charts.
 #[derive(Debug, Clone, Copy)]
-pub struct Trail<'a> {
+pub(crate) struct Trail<'a> {
     /// Before the first step; seconds on its axis.
     pub start_up: &'a [Bin],
     /// From the first step on; steps on its axis, or seconds where there are none.
@@ -110,7 +110,7 @@ impl Analyst {
     }
 
     /// The curve so far, for charts.
-    pub fn trail(&self) -> Trail<'_> {
+    pub(crate) fn trail(&self) -> Trail<'_> {
         let (series, axis) = self.judged();
         let epoch_steps = self.facts.epoch_steps().or_else(|| self.timeline.epoch_steps());
         let epoch_steps = epoch_steps.filter(|_| axis == Axis::Steps);

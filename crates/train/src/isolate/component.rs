@@ -15,7 +15,7 @@ use garden_data::{
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
-use garden_memory::{ByteSize, RunFacts, socket::SupervisorLink};
+use garden_memory::{ByteSize, RunFacts, SupervisorLink};
 use std::{
     any::Any,
     path::Path,

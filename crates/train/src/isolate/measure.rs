@@ -4,14 +4,10 @@
 //! socket, and whatever it started is gone when this returns.
 
 use garden_memory::{
-    Assessment, RunFacts,
-    event::Event,
-    observe::Observer,
+    Assessment, Event, Observer, RunFacts, StopSignal, Wake,
     record::Reading,
-    signals::StopSignal,
     steps::StepPatterns,
     supervise::{self, GuardProgram, OnLimit, Orders, Passage, SuperviseError, Surroundings},
-    wake::Wake,
 };
 use serde::Serialize;
 use std::{

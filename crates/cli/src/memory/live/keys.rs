@@ -4,7 +4,7 @@
 //! is looked at before the event library reads it: that would read a closed one for ever.
 
 use super::{Place, scroll::Scroll};
-use garden_memory::wake::Wake;
+use garden_memory::Wake;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{

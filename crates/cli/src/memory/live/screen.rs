@@ -11,7 +11,7 @@ use super::{
     scroll::Scroll,
     tail::OutputTail,
 };
-use garden_memory::{record::Reading, wake::Wake};
+use garden_memory::{Wake, record::Reading};
 use ratatui::{
     DefaultTerminal,
     crossterm::{

@@ -3,14 +3,14 @@
 //! A [`Chart`] is data. [`Chart::svg`] draws it as a picture, and the script of our pages draws the same value on a
 //! canvas, so a picture, the memory report and a run's report look alike and say the same.
 
-pub mod palette;
+pub(crate) mod palette;
 mod svg;
 mod thin;
 
 use super::scale;
 use crate::verdict::Axis;
 use serde::{Serialize, Serializer, ser::SerializeSeq};
-pub use thin::MOST_POINTS;
+pub(crate) use thin::MOST_POINTS;
 
 /// What the values of a chart are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -154,7 +154,7 @@ impl Epochs {
 
 /// Where growth turns into a level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Knee {
+pub(crate) struct Knee {
     /// Place on the axis.
     pub at: f64,
     /// What stands before it, such as `grows`.
@@ -184,7 +184,7 @@ pub struct Chart {
     /// Where epochs end.
     pub epochs: Option<Epochs>,
     /// Where growth ends.
-    pub knee: Option<Knee>,
+    pub(crate) knee: Option<Knee>,
 }
 
 /// A level that is further above the curve than this would flatten it, and is told in words only.

@@ -1,7 +1,7 @@
 //! The answer: what kind of growth a trace shows, where it ends, and what to do about it.
 //!
-//! These types are the JSON that `memory analyze --format json` prints, field for field. Sizes are bytes and
-//! rates are bytes per step, per sample or per minute: the unit is part of the name.
+//! These types are the JSON that `memory analyze` and `memory watch` print, field for field. Sizes are bytes.
+//! Rates are bytes per step, per row or per minute; the field's name says which.
 
 use crate::sentence::{Sentence, Setting};
 use serde::Serialize;
@@ -151,8 +151,9 @@ pub struct Assessment {
     pub verdict: Verdict,
     /// What the verdict means for this run, in half a sentence.
     pub meaning: &'static str,
-    /// Probability of the ending that the verdict names, 0 to 1: of no further growth for `steady`, `warm-up` and `fill`, of growth
-    /// without end for `leak`. For `undecided`: one minus the probability of the likeliest ending.
+    /// Probability of the ending that the verdict names, 0 to 1: of no further growth for `steady`, `warm-up`
+    /// and `fill`, of growth without end for `leak`. For `undecided`: one minus the probability of the
+    /// likeliest ending.
     pub confidence: f64,
     /// Probability that memory has stopped growing, or will by itself, 0 to 1.
     pub will_stop: f64,
@@ -202,7 +203,8 @@ impl Assessment {
         }
     }
 
-    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`; both for an undecided run.
+    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`; both for an
+    /// undecided run.
     pub fn ending(&self) -> String {
         let percent = |probability: f64| format!("{:.0} %", probability * 100.0);
         match self.named_ending() {

@@ -1,4 +1,4 @@
-//! What happens to a supervised command, as sentences for people and as JSON for programs.
+//! What happens during a watch or a supervised run, as sentences for people and as JSON for programs.
 
 use crate::{ByteSize, sample::Moment, units::counted};
 use serde::Serialize;

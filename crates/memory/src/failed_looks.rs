@@ -1,7 +1,7 @@
-//! Looks at a tree that failed: one is a reading less, not the end of a watch.
+//! Counts failed attempts to read a process tree, so that one failure costs a reading and not the watch.
 
-/// A limit that could not be looked after this often in a row is none any more. A machine that is short of memory or
-/// files for a moment is no reason to end hours of work.
+/// A limit that could not be looked after this often in a row is none any more. A machine that is short of
+/// memory or files for a moment is no reason to end hours of work.
 const MOST_FAILED_LOOKS: u32 = 60;
 
 /// The looks that failed.

@@ -1,16 +1,18 @@
 //! Memory of any process: samples it, judges it, forecasts it, and acts before it runs out.
 //!
-//! The crate knows nothing of tensors or models: whatever has a step counter can be judged by steps, everything else by time.
+//! The crate knows nothing of tensors or models: whatever has a step counter can be judged by steps,
+//! everything else by time.
 //!
 //! # The main path
 //!
-//! A [`Sample`] is one reading of a process tree. An [`Analyst`] takes samples one by one, in bounded memory, and gives an [`Assessment`]
-//! at any moment: leak, fill, warm-up, steady or undecided, with the evidence and a forecast.
+//! A [`Sample`] is one reading of a process tree. An [`Analyst`] takes samples one by one, in bounded memory,
+//! and gives an [`Assessment`] at any moment: leak, fill, warm-up, steady or undecided, with the evidence and
+//! a forecast.
 //!
 //! ```
 //! use garden_memory::{Analyst, RunFacts, Sample, Verdict};
 //!
-//! // 800 rows, 8 a step: an epoch has 100 steps. Memory grows by 5 MB with each step and does not stop there.
+//! // 800 rows, 8 a step: an epoch has 100 steps. Memory grows by 5 MB with each step, and goes on after it.
 //! let facts = RunFacts { dataset_size: Some(800), samples_per_step: Some(8), ..RunFacts::default() };
 //! let mut analyst = Analyst::new(facts);
 //! for step in 1..=300 {
@@ -22,7 +24,8 @@
 //! assert_eq!(assessment.growth_per_step.map(|rate| rate.round()), Some(5e6));
 //! ```
 //!
-//! A [`trace::TraceReader`] gives the samples of a file, in our own format, in that of another tool, or in the lines of a training log.
+//! A [`trace::TraceReader`] gives the samples of a file, in our own format, in that of another tool, or in
+//! the lines of a training log.
 //!
 //! ```
 //! use garden_memory::{Analyst, trace::TraceReader};
@@ -55,8 +58,9 @@
 //! | [`supervise`] | a command that is started, watched, stopped at its limit and started again |
 //! | [`units`] | bytes and counts as people write them |
 //!
-//! [`watch`] looks at a tree that runs already. Both [`watch`] and [`supervise`] show readings and [`Event`]s to an [`Observer`] and are
-//! interrupted by [`Wake`]s. A trainer tells its steps to whoever watches it through a [`SupervisorLink`].
+//! [`watch()`] looks at a tree that runs already. Both [`watch()`] and [`supervise`] show readings and [`Event`]s
+//! to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its steps to whoever watches it
+//! through a [`SupervisorLink`].
 
 mod assessment;
 mod event;

@@ -1,8 +1,8 @@
-//! One tick of a watch: probe, place in the run, write down, judge.
+//! One tick of a watch: probe the tree, place the sample in the run, write it to the trace, judge it.
 //!
-//! In comes a [`Probe`] and what is known of the run; out comes a [`Reading`] per tick. Looks between two ticks are not recorded, but the
-//! highest of them is part of the next reading. A trace that can no longer be
-//! written (a full disk) ends the recording, never the watch, and what stands in it already stays there.
+//! A [`Recorder`] gives a [`Reading`] per tick. Looks between two ticks are not recorded, but the highest of
+//! them is part of the next reading. A trace that can no longer be written (a full disk) ends the recording,
+//! never the watch; what the trace holds already stays there.
 
 use crate::{
     Analyst, Assessment, RunFacts, Sample, TraceError, TraceWriter,
@@ -68,7 +68,8 @@ impl Recorder {
         self
     }
 
-    /// Goes on with another tree, the next attempt of the same run: time and trace continue, the judgement starts anew.
+    /// Goes on with another tree, the next attempt of the same run: time and trace continue, the judgement
+    /// starts anew.
     pub(crate) fn follow(&mut self, probe: Probe) {
         self.probe = probe;
         self.board.restart();
@@ -153,8 +154,8 @@ impl Recorder {
     }
 }
 
-/// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the machine or
-/// from its control group, whichever is less.
+/// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the
+/// machine or from its control group, whichever is less.
 pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
     snapshot.available().map(|available| snapshot.sample.owned() + available)
 }

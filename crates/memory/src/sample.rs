@@ -52,12 +52,12 @@ pub struct Sample {
     /// Memory the machine could still give (`MemAvailable`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<u64>,
-    /// The highest level that looks between the reading before and this one saw, where it is above both, or the level at which
-    /// the limit was acted upon.
+    /// The highest level that looks between the reading before and this one saw, where it is above both, or
+    /// the level at which the limit was acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<Moment>,
-    /// The most that one process had resident since the reading before by its own high-water mark (`VmHWM`, file-backed pages
-    /// included), where no look saw that much of it.
+    /// The most that one process had resident since the reading before by its own high-water mark (`VmHWM`,
+    /// file-backed pages included), where no look saw that much of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spike: Option<u64>,
     /// Why the limit was acted upon at this moment, where it was.

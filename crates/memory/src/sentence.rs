@@ -1,7 +1,8 @@
 //! Sentences for people that may mention a setting.
 //!
-//! A library does not know how its user sets things: by a flag, a key or an argument. A [`Sentence`] says everything in words of its own
-//! and carries the [`Setting`] it is about, so that a front end can name that setting as its users know it.
+//! A library does not know how its user sets things: by a flag, a key or an argument. A [`Sentence`] says
+//! everything in words of its own and carries the [`Setting`] it is about, so that a front end can name that
+//! setting as its users know it.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -41,8 +42,8 @@ impl Sentence {
         &self.text
     }
 
-    /// The same sentence with the words that `name` has for its setting, in brackets at the end. A sentence that names its setting is not
-    /// about it any more, so naming twice changes nothing.
+    /// The same sentence with the words that `name` has for its setting, in brackets at the end. A sentence
+    /// that names its setting is not about it any more, so naming twice changes nothing.
     fn naming(self, name: impl Fn(Setting) -> &'static str) -> Self {
         let Some(setting) = self.setting else { return self };
         let words = self.text.trim_end_matches('.');

@@ -1,8 +1,8 @@
 //! The verdict that is shown while a run is watched: one that has held for a while.
 //!
-//! Takes the assessment of each reading and returns the one to show. In the first minutes every reading can tip the
-//! scales, and a person who sees six answers in half a minute believes none of them. Only what is shown waits: limits
-//! act on each assessment as it comes, and the summary gives the last one.
+//! Takes the assessment of each reading and returns the one to show. In the first minutes every reading can
+//! change the verdict, and a person who sees six answers in half a minute believes none of them. Only the
+//! display waits: limits act on each assessment as it comes, and the summary gives the last one.
 
 use crate::{Assessment, Verdict};
 

@@ -1,6 +1,7 @@
 //! Signals that reach this process, each with its sender.
 //!
-//! A signal that was ignored when the program started (as `nohup` arranges) stays ignored, for this process and for a command it starts.
+//! A signal that was ignored when the program started (as `nohup` arranges) stays ignored, for this process
+//! and for a command it starts.
 
 use procfs::process::Process;
 use rustix::process::Signal;
@@ -58,8 +59,8 @@ pub(crate) fn stop_here() {
     let _ = signal_hook::low_level::emulate_default_handler(consts::SIGTSTP);
 }
 
-/// Those of the signals that are not ignored. Asked before anybody listens to them, it tells which were ignored when the
-/// program started, as `nohup` and `trap ''` arrange, and should stay so.
+/// Those of the signals that are not ignored. Asked before anybody listens to them, it tells which were
+/// ignored when the program started, as `nohup` and `trap ''` arrange, and should stay so.
 pub fn heeded(signals: impl IntoIterator<Item = i32>) -> impl Iterator<Item = i32> {
     let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);
     signals.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)

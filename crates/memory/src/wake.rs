@@ -1,6 +1,7 @@
 //! What can interrupt a watch between two readings, as messages on one channel.
 //!
-//! Signals (by [`listen`]), keys that a screen reads, and what happens to a supervised command all arrive as a [`Wake`].
+//! Signals (by [`listen`]), keys that a screen reads, and what happens to a supervised command all arrive as
+//! a [`Wake`].
 
 use crate::signals::{Heard, on_signals};
 use signal_hook::consts;

@@ -1,7 +1,8 @@
-//! A watch from beginning to end: ticks at an interval until the tree ends, the time is up or somebody stops it.
+//! Watches a process tree at an interval until the tree ends, the time is up or somebody stops it.
 //!
-//! Takes a [`Recorder`] and a channel on which signals and keys arrive, and shows readings to an [`Observer`]. Whatever
-//! ends the watch, every reading was recorded before it was shown. A look that fails is a reading less.
+//! Takes a [`Recorder`] and a channel on which signals and keys arrive, and shows readings to an
+//! [`Observer`]. Every reading is recorded before it is shown. A look that fails costs a reading, not the
+//! watch.
 
 use crate::{
     event::Event,

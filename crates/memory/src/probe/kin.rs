@@ -1,10 +1,10 @@
 //! Memory that forked processes have in common, counted once without measuring it at each look.
 //!
-//! A forked process starts with all pages of its parent, and the kernel counts them for both. What a process has for
-//! itself is what came since the fork: new pages, which its counter shows, and copies of written pages, which only a
-//! measurement (`shares`) shows but which cannot be more than its page faults. So each process has an account of what
-//! is certainly its own; the rest of a family's memory is a pool, which is no smaller than the largest part that one
-//! member has of it. Nothing here reads `/proc`.
+//! A forked process starts with all pages of its parent, and the kernel counts them for both. Its own are
+//! those that came since the fork: new pages, which its counter shows, and copies of written pages, which
+//! only a measurement (`shares`) shows but which cannot be more than its page faults. So each process has an
+//! account of what is certainly its own. The rest of a family's memory is a pool, which is no smaller than
+//! the largest part that one member has of it. Nothing here reads `/proc`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,8 +26,8 @@ pub(super) struct Look {
     pub pid: i32,
     pub parent: i32,
     pub image: Image,
-    /// Anonymous and swapped memory, as the kernel counts it for this process alone. Together, since swapping a page
-    /// out moves it from one to the other for each process that has it.
+    /// Anonymous and swapped memory, as the kernel counts it for this process alone. Together, since swapping
+    /// a page out moves it from one to the other for each process that has it.
     pub bytes: u64,
     /// Minor page faults since the process began.
     pub faults: u64,
@@ -95,8 +95,9 @@ impl Account {
         }
     }
 
-    /// Whether the process still runs the same program. A program may give itself another name or forbid to look into it; a new
-    /// one begins with little memory. In doubt it is the same, for a new one would count whole.
+    /// Whether the process still runs the same program. A program may give itself another name or forbid to
+    /// look into it; a new one begins with little memory. In doubt it is the same, for a new one would count
+    /// whole.
     fn is_of(&self, look: &Look) -> bool {
         match (&self.image, &look.image) {
             (Image::Layout(_), Image::Hidden(_)) => look.bytes >= self.bytes / 2,
@@ -147,7 +148,8 @@ struct Family {
     pool: f64,
     /// What a worker had for itself when the workers were last measured.
     typical: u64,
-    /// Members have ended since the last measurement. What they had in common with nobody who is left went with them.
+    /// Members have ended since the last measurement. What they had in common with nobody who is left went
+    /// with them.
     bereaved: bool,
 }
 

@@ -14,7 +14,8 @@ pub struct Level {
     pub certain: u64,
     /// There is no more than this.
     pub most: u64,
-    /// A lower bound that measurements leave alone: it moves only when memory does, so that speeds can be taken from it.
+    /// A lower bound that measurements leave alone: it moves only when memory does, so that speeds can be
+    /// taken from it.
     #[serde(skip)]
     pub pace: u64,
     /// The part of the estimate that has moved since it was measured: it may be too high as well as too low.

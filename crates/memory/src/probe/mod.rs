@@ -1,8 +1,8 @@
 //! The probe: what a process tree holds in memory at this moment.
 //!
-//! In comes a PID; out comes a [`Snapshot`] per call, the tree's totals as a [`Sample`] and a row per process. Memory
-//! that processes of the tree share is counted once (see `shares`), nothing is kept that grows with time, and a tree
-//! that ended yields `None` rather than an error.
+//! Attach a [`Probe`] to a PID; each call gives a [`Snapshot`] with the tree's totals as a [`Sample`] and a
+//! row per process. Memory that processes of the tree share is counted once (see `shares`). A probe keeps
+//! nothing that grows with time. A tree that has ended is `None`, not an error.
 
 mod cgroup;
 mod find;
@@ -245,7 +245,8 @@ impl Probe {
 
     /// Watches everything below `keeper`, without the keeper, until `main` ends.
     ///
-    /// What is left of a tree after its command has ended is not the run any more: it would look like a level.
+    /// What is left of a tree after its command has ended is not the run any more: it would look like a
+    /// level.
     pub fn below(keeper: i32, main: i32) -> Self {
         let cgroup = tree::read_member(main).ok().and_then(|member| Cgroup::of(&member.process));
         Self::new(Tree::below(keeper), main, true, cgroup)
@@ -391,11 +392,12 @@ fn command_of(member: &Member) -> String {
     shown.chars().map(|c| if c.is_control() { ' ' } else { c }).take(COMMAND_LENGTH).collect()
 }
 
-/// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is returned.
+/// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is
+/// returned.
 ///
-/// Anonymous and swapped memory are divided by their accounts (`kin`), files and shared memory by what was measured of them
-/// (`mapped`). What was not measured (a new worker, another user's process) adds nothing to these, since the processes of
-/// one job map the same segments and files.
+/// Anonymous and swapped memory are divided by their accounts (`kin`), files and shared memory by what was
+/// measured of them (`mapped`). What was not measured (a new worker, another user's process) adds nothing to
+/// these, since the processes of one job map the same segments and files.
 fn divide(rows: &mut [ProcessRow], shares: &Shares, ledger: &Ledger) -> (Kinds, Level) {
     let (mut files, mut shared) = (Mapped::default(), Mapped::default());
     let mut weights = Vec::with_capacity(rows.len());

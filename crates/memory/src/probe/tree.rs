@@ -1,8 +1,8 @@
 //! Who belongs to a watched process tree, tick after tick.
 //!
-//! In comes the process table of `/proc`; out come the members that live now, each with an open handle that a reused
-//! PID cannot fool. A process that was once a member stays one until it ends, whoever adopts it in the meantime, and
-//! a process group or session that a member leads belongs to the tree even where the parents in between are gone.
+//! Gives the members that live now, each with an open handle that a reused PID cannot fool. A member stays
+//! one until it ends, whoever adopts it in the meantime. A process group or session that a member leads
+//! belongs to the tree, even where the parents in between are gone.
 
 use procfs::{
     ProcError,
@@ -96,8 +96,8 @@ impl Tree {
 
     /// Reads the table again: drops those that ended and returns them, takes in those that came.
     pub fn refresh(&mut self) -> io::Result<Vec<Stat>> {
-        // From the members of the tick before, the dead among them included: a child that was forked and orphaned
-        // since then still carries their group or session.
+        // From the members of the tick before, the dead among them included: a child that was forked and
+        // orphaned since then still carries their group or session.
         self.led = led_by(self.members.values().map(|member| Place::from(&member.stat)), &self.led);
         let ended = self.drop_ended()?;
         let mut newcomers = self.read_newcomers()?;
@@ -150,7 +150,8 @@ impl Tree {
         Ok(unknown.filter_map(|pid| Newcomer::read(*pid)).collect())
     }
 
-    /// Whether a process belongs to the tree with those that were just `adopted`, one that ended since included.
+    /// Whether a process belongs to the tree with those that were just `adopted`, one that ended since
+    /// included.
     fn adopts(&self, place: Place, adopted: &HashMap<i32, Newcomer>) -> bool {
         if self.keeper == Some(place.pid) {
             return false;
@@ -179,8 +180,8 @@ fn is_gone(error: &ProcError) -> bool {
     }
 }
 
-/// A zombie holds no memory: it has ended, only its parent has not looked yet. One with threads left is a process whose
-/// main thread alone has ended (`pthread_exit`).
+/// A zombie holds no memory: it has ended, only its parent has not looked yet. One with threads left is a
+/// process whose main thread alone has ended (`pthread_exit`).
 pub(super) fn is_alive(stat: &Stat) -> bool {
     match stat.state {
         'Z' => stat.num_threads > 1,
@@ -188,8 +189,8 @@ pub(super) fn is_alive(stat: &Stat) -> bool {
     }
 }
 
-/// A thread that still has the memory of a process whose main thread has ended: `/proc` tells nothing of it under the
-/// process's own number.
+/// A thread that still has the memory of a process whose main thread has ended: `/proc` tells nothing of it
+/// under the process's own number.
 pub(super) fn living_thread(process: &Process) -> Option<(Process, Status)> {
     let threads = process.tasks().ok()?.filter_map(Result::ok).filter(|task| task.tid != process.pid);
     threads.filter_map(|task| Process::new(task.tid).ok()).find_map(|thread| {

@@ -1,4 +1,4 @@
-//! From a judged run to the chart that shows it.
+//! Makes the chart that shows a judged run.
 
 use super::{
     Run,
@@ -35,7 +35,8 @@ pub fn one(run: &Run) -> Chart {
     chart
 }
 
-/// Several runs over one another: over steps if all count them, otherwise over time if all know it, otherwise not at all.
+/// Several runs over one another: over steps if all count them, otherwise over time if all know it, otherwise
+/// not at all.
 pub fn together(runs: &[Run]) -> Option<Chart> {
     let trails: Vec<Trail<'_>> = runs.iter().map(|run| run.analyst.trail()).collect();
     let all_count = trails.iter().all(|trail| trail.axis == Axis::Steps);

@@ -1,7 +1,7 @@
-//! What people see of a run: text for a terminal, a picture, a page.
+//! What people see of a run: text for a terminal, an SVG picture, an HTML page.
 //!
-//! A trace file goes in ([`Run::read`]) or an analyst that has seen one; text, SVG or HTML come out. All of
-//! them show the same assessment, and none of them decides anything.
+//! [`Run::read`] reads a trace and judges it. Every form shows the same assessment, and none of them decides
+//! anything.
 
 mod braille;
 pub mod chart;

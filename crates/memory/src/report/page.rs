@@ -1,8 +1,8 @@
 //! A page of words and charts that stands on its own.
 //!
-//! Script, style and data are inside, so a page opens from a disk without a network, and its policy forbids the browser
-//! to ask for anything. Charts are drawn by uPlot (`assets/uplot`) through one script (`assets/page.js`), which serves
-//! the memory report and the report of a training run alike.
+//! Script, style and data are inside, so a page opens from a disk without a network, and its policy forbids
+//! the browser to ask for anything. Charts are drawn by uPlot (`assets/uplot`) through one script
+//! (`assets/page.js`), which serves the memory report and the report of a training run alike.
 
 use super::{
     chart::{Chart, Line, palette},
@@ -170,7 +170,8 @@ impl Page {
     }
 }
 
-/// The height of a line's curve at a place: straight between two points, nothing before the first and after the last.
+/// The height of a line's curve at a place: straight between two points, nothing before the first and after
+/// the last.
 fn value_at(line: &Line, place: f64) -> Option<f64> {
     let (x0, y0) = line.points().rfind(|(x, _)| *x <= place)?;
     let (x1, y1) = line.points().find(|(x, _)| *x >= place)?;

@@ -1,8 +1,9 @@
-//! Axes: round numbers to put labels at.
+//! Round numbers for the labels of an axis, and how amounts are written on it.
 
 use crate::ByteSize;
 
-/// Values at which an axis from `low` to `high` has labels: about `count` of them, at 1, 2 or 5 times a power of ten.
+/// Values at which an axis from `low` to `high` has labels: about `count` of them, at 1, 2 or 5 times a power
+/// of ten.
 pub(crate) fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) || count == 0 {

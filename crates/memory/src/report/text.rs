@@ -203,8 +203,8 @@ fn numbers(out: &mut String, run: &Run) {
     }
 }
 
-/// The resident memory at the end, or before the process ended, where mapped files make it more than what the verdict is
-/// about.
+/// The resident memory at the end, or before the process ended, where mapped files make it more than what the
+/// verdict is about.
 fn resident(run: &Run) -> String {
     /// A difference below this part is not worth a word.
     const WORTH_NAMING: f64 = 0.02;

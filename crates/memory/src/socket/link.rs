@@ -1,7 +1,8 @@
 //! The trainer's end of the socket: tells facts and steps, and hears of limits.
 //!
-//! A [`SupervisorLink`] sends to the address in [`SOCKET_VARIABLE`] and gives the reason when the supervisor asks for a checkpoint and the
-//! end. A supervisor that is gone or does not listen never disturbs the training.
+//! A [`SupervisorLink`] sends to the address in [`SOCKET_VARIABLE`] and gives the reason when the supervisor
+//! asks for a checkpoint and the end. A supervisor that is gone or does not listen never disturbs the
+//! training.
 
 use super::{
     LimitAction, LimitNotice, SOCKET_VARIABLE, SupervisorMessage,
@@ -11,8 +12,9 @@ use crate::RunFacts;
 use std::{os::unix::net::UnixDatagram, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
-/// How long the last step may wait for a supervisor that does not get to read: a queue holds ten messages, and a busy machine can
-/// leave it full for some time. A step before the last need not wait: the next one says as much.
+/// How long the last step may wait for a supervisor that does not get to read: a queue holds ten messages,
+/// and a busy machine can leave it full for some time. A step before the last need not wait: the next one
+/// says as much.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The trainer's end of the socket; without a supervisor every call does nothing.

@@ -1,8 +1,9 @@
 //! The datagram socket between a trainer and whoever watches its memory (docs/memory-socket.md).
 //!
-//! A watcher binds a [`StepSocket`] and names it in [`SOCKET_VARIABLE`]; the trainer opens a [`SupervisorLink`] to it. The trainer tells
-//! its facts and steps, the watcher tells of a limit. `protocol` holds every message of both directions. Neither end ever waits long for
-//! the other, and a message that cannot be read is ignored.
+//! A watcher binds a [`StepSocket`] and names it in [`SOCKET_VARIABLE`]; the trainer opens a
+//! [`SupervisorLink`] to it. The trainer tells its facts and steps, the watcher tells of a limit. `protocol`
+//! holds every message of both directions. Neither end ever waits long for the other, and a message that
+//! cannot be read is ignored.
 
 mod link;
 mod protocol;

@@ -1,7 +1,8 @@
 //! The messages of the socket, in both directions: one JSON object a datagram.
 //!
-//! A trainer sends a [`TrainerMessage`]; the watcher reads it, and what other trainers write, with [`progress`]. The watcher sends a
-//! [`SupervisorMessage`]. Keys that are not known are ignored, so that a later version may add some.
+//! A trainer sends a [`TrainerMessage`]; the watcher reads it, and what other trainers write, with
+//! [`progress`]. The watcher sends a [`SupervisorMessage`]. Keys that are not known are ignored, so that a
+//! later version may add some.
 
 use crate::steps::Progress;
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,8 @@ impl TrainerMessage {
     }
 }
 
-/// Reads what a trainer wrote, which may be facts and a step in one; `None` if it is not a message of a version we know.
+/// Reads what a trainer wrote, which may be facts and a step in one; `None` if it is not a message of a
+/// version we know.
 pub(super) fn progress(bytes: &[u8]) -> Option<Progress> {
     #[derive(Deserialize)]
     struct Received {

@@ -1,7 +1,8 @@
 //! The watcher's end of the socket: collects steps and facts, and tells of limits.
 //!
-//! A [`StepSocket`] reports every message to its [`StepBoard`] and remembers each sender that bound an address of its own, so that it can
-//! be told of a limit. A message that cannot be read is counted and otherwise ignored. A receiver that does not listen never holds us up.
+//! A [`StepSocket`] reports every message to its [`StepBoard`] and remembers each sender that bound an
+//! address of its own, so that it can be told of a limit. A message that cannot be read is counted and
+//! otherwise ignored. A receiver that does not listen never holds us up.
 
 use super::protocol::{LONGEST_MESSAGE, SupervisorMessage, progress};
 use crate::steps::{Source, StepBoard};

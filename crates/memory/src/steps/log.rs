@@ -1,8 +1,8 @@
 //! Steps from the log of a process that already runs.
 //!
-//! In comes a file that grows, named by the user or found behind the process's standard output and error; out
-//! come reports on the [`StepBoard`], each time it is asked to catch up. The file is only read, a bounded
-//! part of it at a time, and a log that is truncated or replaced by its writer is read from its beginning.
+//! Follows files that grow, named by the user or found behind the process's standard output and error, and
+//! reports to the [`StepBoard`] each time it is asked to catch up. Files are only read, a bounded part at a
+//! time. A log that its writer truncates or replaces is read from its beginning.
 
 use super::{OutputParser, StepBoard, StepPatterns};
 use procfs::process::{FDTarget, Process};
@@ -87,8 +87,8 @@ impl LogFollower {
     }
 }
 
-/// `None` for what is there but no regular file: opening a pipe that nobody writes to would wait for ever, and reading
-/// one would take lines from its reader.
+/// `None` for what is there but no regular file: opening a pipe that nobody writes to would wait for ever,
+/// and reading one would take lines from its reader.
 fn open_file(path: &Path) -> io::Result<Option<File>> {
     let is_file = fs::metadata(path)?.is_file();
     is_file.then(|| File::open(path)).transpose()

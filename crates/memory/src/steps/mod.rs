@@ -1,8 +1,8 @@
 //! Where a run stands: its step and epoch, as far as anybody tells.
 //!
-//! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a
-//! progress bar); out come the step and epoch of this moment and what was learned of the run. A better source
-//! silences the lesser ones as long as it speaks, and no report, however wrong, does more harm than a wrong
+//! Sources of different worth (a socket message, a user's pattern, a log line, a progress bar) report to a
+//! [`StepBoard`], which gives the step and epoch of this moment and what was learned of the run. A better
+//! source silences the lesser ones as long as it speaks. The worst that a wrong report can do is a wrong
 //! number.
 
 mod bars;

@@ -1,8 +1,8 @@
 //! Steps from what a command prints.
 //!
-//! Takes the bytes of its output as they pass and reports to the [`StepBoard`] what their lines say of steps
-//! and epochs (see `lines`). It never changes, delays or keeps the bytes, and a line longer than
-//! [`LONGEST_LINE`] is passed over.
+//! Reads the bytes of its output as they pass and reports to the [`StepBoard`] what their lines say of steps
+//! and epochs (see `lines`). It never changes, delays or keeps the bytes. A line longer than [`LONGEST_LINE`]
+//! is skipped.
 
 use super::{StepBoard, StepPatterns, lines::LineReader};
 

@@ -1,4 +1,4 @@
-//! Patterns of the user's, for lines that the known forms do not cover.
+//! The user's own patterns, for lines that the known forms do not cover.
 
 use regex::{Captures, Regex};
 use std::str::FromStr;

@@ -1,7 +1,7 @@
-//! One attempt at the command: looked at, answered to, and ended when it must be.
+//! One attempt at the command: watches it, reacts to what happens, and ends it when it must end.
 //!
-//! In come the supervisor and a started job; out comes how the command ended, once its last process is gone. Whatever happens, no process
-//! of the command outlives the attempt.
+//! [`Attempt::attend`] returns how the command ended, once its last process is gone. Whatever happens, no
+//! process of the command outlives the attempt.
 
 use super::{Call, LimitWatch, OnLimit, Outcome, Standing, SuperviseError, Supervisor, job::Job};
 use crate::{
@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a command leaves running in the background may end by itself for this long; Python's resource tracker, which
-/// removes shared memory segments, needs a moment.
+/// What a command leaves running in the background may end by itself for this long; Python's resource
+/// tracker, which removes shared memory segments, needs a moment.
 const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 
 /// The pause before what could not be killed is tried again: a process may hang in the kernel for a while.
@@ -55,7 +55,8 @@ struct Pace {
 
 impl Pace {
     fn next_look(&self, now: Instant) -> Instant {
-        // Looks come thick and fast near the limit to act in time; after the warning there is nothing left to do.
+        // Looks come thick and fast near the limit to act in time; after the warning there is nothing left to
+        // do.
         let wait = self.limit.filter(|_| !self.warned).unwrap_or(self.interval);
         let reading = self.reading.map(|due| due.max(now));
         reading.map_or(now + wait, |due| due.min(now + wait))
@@ -79,7 +80,8 @@ pub(super) struct Attempt<'a, 'b> {
     kills_before: u64,
 }
 
-/// A command that did not survive the kernel's kills at its limit was stopped there, whatever it says of it itself.
+/// A command that did not survive the kernel's kills at its limit was stopped there, whatever it says of it
+/// itself.
 fn after_kills(ended: Outcome, kills: u64) -> Outcome {
     if kills > 0 && ended != Outcome::Exited(0) { Outcome::StoppedAtLimit } else { ended }
 }
@@ -179,7 +181,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
                     None => self.watch.as_ref().map(|watch| watch.next_look(interval)),
                 }
             }
-            // Looks that fail are counted, and too many end the run: they must not follow one another in milliseconds.
+            // Looks that fail are counted, and too many end the run: they must not follow one another in
+            // milliseconds.
             Err(error) => {
                 self.look_failed(error)?;
                 None
@@ -353,8 +356,9 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Whether it is on us to see that the command ends. What a key sends is the command's to answer, and may be an
-    /// everyday thing: Ctrl-C at a Python prompt. Of a terminal that is closed a command is told, and may carry on.
+    /// Whether it is on us to see that the command ends. What a key sends is the command's to answer, and may
+    /// be an everyday thing: Ctrl-C at a Python prompt. Of a terminal that is closed a command is told, and
+    /// may carry on.
     fn is_for_us(&self, heard: Heard) -> bool {
         let by_keyboard = heard.is_by_key() && self.job.standing() == Standing::WithUs;
         let hangs_up = heard.signal == consts::SIGHUP && self.supervisor.terminal.is_some();

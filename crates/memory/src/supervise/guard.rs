@@ -1,12 +1,13 @@
-//! The two small processes between us and a command: the guard that keeps its tree together, and the launcher that
-//! becomes the command.
+//! The two small processes between us and a command: the guard that keeps its tree together, and the launcher
+//! that becomes the command.
 //!
-//! The guard adopts every orphan of the tree, reports how the command ended, and ends the whole tree when its line to
-//! the supervisor breaks, which is how a killed supervisor takes the command along. The launcher arranges that the
-//! command dies should the guard be killed, joins the control group, and executes the command in its place. Where the
-//! command belongs to our process group the guard does too, as a witness of the signals that reach all of it.
-//! Both are processes of their own, because doing this between `fork` and `exec` needs `unsafe`. The caller says which program runs them:
-//! a [`GuardProgram`] that hands its words to [`run_guard`].
+//! The guard adopts every orphan of the tree, reports how the command ended, and ends the whole tree when its
+//! line to the supervisor breaks, which is how a killed supervisor takes the command along. The launcher
+//! arranges that the command dies should the guard be killed, joins the control group, and executes the
+//! command in its place. Where the command belongs to our process group the guard does too, as a witness of
+//! the signals that reach all of it. Both are processes of their own, because doing this between `fork` and
+//! `exec` needs `unsafe`. The caller says which program runs them: a [`GuardProgram`] that hands its words to
+//! [`run_guard`].
 
 use super::{SuperviseError, end::end_below, terminal::Standing, witness::Witness};
 use crate::{signals::Heard, wake::CommandReport};
@@ -25,11 +26,12 @@ use std::{
     thread,
 };
 
-/// The program that guards a command: a process between the supervisor and the command, which ends the command's whole tree when the
-/// supervisor is gone.
+/// The program that guards a command: a process between the supervisor and the command, which ends the
+/// command's whole tree when the supervisor is gone.
 ///
-/// The supervisor starts `program` with `arguments` and words of its own after them. The program must hand these words to [`run_guard`] and
-/// end with a code other than 0 if that fails. Usually it is the program that supervises, started again with a hidden command.
+/// The supervisor starts `program` with `arguments` and words of its own after them. The program must hand
+/// these words to [`run_guard`] and end with a code other than 0 if that fails. Usually it is the program
+/// that supervises, started again with a hidden command.
 #[derive(Debug, Clone)]
 pub struct GuardProgram {
     /// Its file.
@@ -161,8 +163,8 @@ impl Duty {
     }
 }
 
-/// Runs as the guard of a command: call this from the program that a [`GuardProgram`] names, with the words it was started with after its
-/// `arguments`. Returns when the last process of the command has ended.
+/// Runs as the guard of a command: call this from the program that a [`GuardProgram`] names, with the words
+/// it was started with after its `arguments`. Returns when the last process of the command has ended.
 pub fn run_guard(program: &GuardProgram, words: &[OsString]) -> Result<(), SuperviseError> {
     match Duty::parse(words).ok_or(SuperviseError::NoGuardWords)? {
         Duty::Guard { control, orders } => guard(program, &control, &orders),
@@ -211,8 +213,8 @@ fn guard(program: &GuardProgram, control: &Path, orders: &CommandOrders) -> Resu
     Ok(())
 }
 
-/// Waits until no child is left: the command, and every orphan that was handed to us. Lets `follower` go on when the
-/// command does.
+/// Waits until no child is left: the command, and every orphan that was handed to us. Lets `follower` go on
+/// when the command does.
 fn collect(command: Pid, follower: Option<Pid>, line: &mut UnixStream) {
     loop {
         match wait(WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
@@ -246,7 +248,8 @@ struct Leftovers {
     group: Option<PathBuf>,
 }
 
-/// Does what the supervisor asks until it says goodbye; if the line breaks without one, leaves nothing behind.
+/// Does what the supervisor asks until it says goodbye; if the line breaks without one, leaves nothing
+/// behind.
 fn serve(line: UnixStream, command: Pid, witness: Option<&Witness>, leftovers: &Leftovers) {
     for request in BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| Request::parse(&line))
     {

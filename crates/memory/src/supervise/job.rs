@@ -1,7 +1,6 @@
-//! One attempt at the command: started under a guard, told, ended, and never left behind.
+//! A command under way: started under a guard, signalled, ended, and never left behind.
 //!
-//! In come the command and its streams; out come the guard's reports, as [`Wake`]s. Dropping a job ends every process
-//! of its tree, whatever the reason.
+//! What the guard reports arrives as [`Wake`]s. Dropping a job ends every process of its tree.
 
 use super::{
     SuperviseError,
@@ -113,7 +112,8 @@ impl Job {
             return;
         }
         match self.standing {
-            // What a key sends has reached the whole group; of the rest the guard knows whether it meant us alone.
+            // What a key sends has reached the whole group; of the rest the guard knows whether it meant us
+            // alone.
             Standing::WithUs if heard.is_by_key() => {}
             Standing::WithUs => self.ask(Request::Pass(heard)),
             // Those of the keyboard reach the whole group.

@@ -1,9 +1,10 @@
-//! When a tree is too near its limit: by the forecast, by the level, and by the speed of the last moments.
+//! Decides when a tree is too near its limit: by the forecast, by the level, and by the speed of the last
+//! moments.
 //!
-//! In come the tree's own memory, look by look, and the assessment of each tick; out come the call to act and the time
-//! until the next look. The looks come the more often the less room there is, so that even a runaway is met before
-//! the limit. Only what is certain is acted upon: where memory may be counted twice, the call is to measure first.
-//! Nothing here knows of processes.
+//! A [`LimitWatch`] is shown the tree's own memory at each look and the assessment of each reading. It says
+//! whether to act, and when to look next: the less room there is, the sooner, so that even a runaway is
+//! caught below the limit. It acts only on what is certain; where memory may have been counted twice, it asks
+//! for a measurement first. Nothing here knows of processes.
 
 use super::reserve::Reserve;
 use crate::{
@@ -19,11 +20,11 @@ pub const TELL_LEVEL: f64 = 0.95;
 const TELL_LEVEL_IF_BOUNDED: f64 = 0.98;
 /// A forecast is acted upon only if its verdict is this sure; below, the level decides.
 const SURE: f64 = 0.8;
-/// A model that is being loaded grows like a leak. Before the first step, or for this long where no steps are counted,
-/// a forecast is not acted upon.
+/// A model that is being loaded grows like a leak. Before the first step, or for this long where no steps are
+/// counted, a forecast is not acted upon.
 const START_UP: Duration = Duration::from_secs(600);
-/// The fastest growth that looks are planned for, in bytes per second. One thread touching fresh pages reaches about
-/// 2 GB/s on current machines; a few workers together reach twice that.
+/// The fastest growth that looks are planned for, in bytes per second. One thread touching fresh pages
+/// reaches about 2 GB/s on current machines; a few workers together reach twice that.
 const RUNAWAY_RATE: f64 = 4e9;
 /// How many looks a runaway meets within the room that is left.
 const LOOKS_PER_ROOM: f64 = 2.0;
@@ -40,7 +41,8 @@ const RATE_WINDOW: Duration = Duration::from_millis(100);
 pub enum Call {
     /// Nothing.
     Fine,
-    /// Measure the tree and ask again with [`LimitWatch::decide`]: what is certain is fine, the rest may not be.
+    /// Measure the tree and ask again with [`LimitWatch::decide`]: what is certain is fine, the rest may not
+    /// be.
     Measure(Need),
     /// Tell the command, then wait for the grace.
     Tell(String),
@@ -90,10 +92,11 @@ impl LimitWatch {
         self.limit
     }
 
-    /// Moves the limit to what leaves the reserve to others, where there is one: before each look, with what is available.
+    /// Moves the limit to what leaves the reserve to others, where there is one: before each look, with what
+    /// is available.
     ///
-    /// What others take lowers the limit to what leaves the command a little room, and no further: it is told and has its
-    /// grace. Only what the command takes itself can end it at once.
+    /// What others take lowers the limit to what leaves the command a little room, and no further: it is told
+    /// and has its grace. Only what the command takes itself can end it at once.
     pub(crate) fn make_room(&mut self, at: Duration, level: Level, available: u64) {
         let told_from = level.owned as f64 * (1.0 / self.tell_level() - 1.0);
         let Some(reserve) = &mut self.reserve else { return };

@@ -1,8 +1,9 @@
-//! A command under our eye: started, watched, told of its limit, ended, started again.
+//! Runs a command under supervision: started, watched, told of its limit, ended, started again.
 //!
-//! Takes [`Orders`], shows readings and [`Event`]s to an [`Observer`], and returns an [`Outcome`]. However this
-//! ends, no process of the command is left behind: the tree hangs below a guard that adopts every orphan (see
-//! `guard`), and dropping a job ends all of it. One command at a time per process.
+//! [`run`] takes [`Orders`], shows readings and [`Event`]s to an [`Observer`], and returns an [`Outcome`].
+//! However it ends, no process of the command is left behind: the tree hangs below a guard that adopts every
+//! orphan (see [`GuardProgram`]), and dropping a job ends all of it. A process supervises one command at a
+//! time.
 
 mod attempt;
 mod end;
@@ -47,7 +48,8 @@ use std::{
 use tempfile::TempDir;
 use terminal::{OurTerminal, Standing};
 
-/// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
+/// The exit code of a run that was stopped at its limit, and of a command that asks to be started again:
+/// `EX_TEMPFAIL`.
 const STOPPED_AT_LIMIT: i32 = 75;
 /// The pause before the first restart; it doubles with each ...
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -78,7 +80,8 @@ pub struct Orders {
     pub interval: Duration,
     /// Readings are taken for this long, or until the end.
     pub duration: Option<Duration>,
-    /// What the user said of the run; without a limit there is nothing to act upon, and the machine's is warned of.
+    /// What the user said of the run; without a limit there is nothing to act upon, and the machine's is
+    /// warned of.
     pub facts: RunFacts,
     /// What to do at the limit.
     pub on_limit: OnLimit,
@@ -212,8 +215,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     outcome
 }
 
-/// Ends our process by Ctrl-C's signal if that is how the command ended on our terminal; otherwise returns. A shell that
-/// runs us in a loop breaks off only if it sees the signal, not for the code 130.
+/// Ends our process by Ctrl-C's signal if that is how the command ended on our terminal; otherwise returns. A
+/// shell that runs us in a loop breaks off only if it sees the signal, not for the code 130.
 pub fn end_like(outcome: Outcome) {
     if outcome == Outcome::Signaled(consts::SIGINT) && OurTerminal::open().is_some() {
         let _ = signal_hook::low_level::emulate_default_handler(consts::SIGINT);

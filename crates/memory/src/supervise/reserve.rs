@@ -1,15 +1,16 @@
-//! Memory that must stay available to others, and the room which that leaves to a command.
+//! Memory that must stay available to others, and the room that this leaves to a command.
 //!
-//! Takes what is available at each look, and what the command holds; gives the room that is left to it. What the command
-//! takes shows at once. What others take counts when it has lasted: a dip of a moment is no shortage, and neither is
-//! memory of an ended process that the kernel is still giving back.
+//! Follows what is available and what the command holds, look by look. What the command takes counts at once.
+//! What others take counts once it has lasted: a dip of a moment is no shortage, and neither is the memory of
+//! an ended process that the kernel is still giving back.
 
 use crate::ByteSize;
 use std::{collections::VecDeque, fmt, time::Duration};
 
 /// What others take counts once every look has shown it for this long.
 const DIP: Duration = Duration::from_secs(1);
-/// A shortage is over when this part of the reserve is to spare. Otherwise a machine at the brink would be told of each second.
+/// A shortage is over when this part of the reserve is to spare. Otherwise a machine at the brink would be
+/// told of each second.
 const RELIEF: f64 = 0.05;
 
 /// So many bytes to leave to others, and how many there were.

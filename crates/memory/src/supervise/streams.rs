@@ -1,9 +1,9 @@
 //! A command's standard streams: passed through byte for byte, and read along for steps.
 //!
-//! Looks where our own streams lead and makes the ends that the command gets. Where our output is a terminal the
-//! command gets a pseudo-terminal, so that it prints as if we were not there; otherwise a pipe. Two streams that lead
-//! to the same place share one, so that their order is kept. Input is our own, terminal or not.
-//! Output that cannot be written any more is dropped, and said once: the command runs on.
+//! Where our output is a terminal the command gets a pseudo-terminal, so that it prints as it would without
+//! us; elsewhere it gets a pipe. Two streams that lead to the same place share one, which keeps their order.
+//! Input is our own, terminal or not. Output that can no longer be written is dropped, which is said once;
+//! the command runs on.
 
 use super::mirror::Look;
 use crate::{
@@ -34,9 +34,11 @@ use std::{
 
 /// A pipe holds 64 KiB: what it holds is taken at once.
 const CHUNK: usize = 64 << 10;
-/// After the last process of the tree its output is at its end; only a stranger that inherited it could hold it open.
+/// After the last process of the tree its output is at its end; only a stranger that inherited it could hold
+/// it open.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// What a command printed before it was stopped is shown before we stop too, unless our own reader is slower than this.
+/// What a command printed before it was stopped is shown before we stop too, unless our own reader is slower
+/// than this.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What shows output on a screen.
@@ -131,7 +133,8 @@ fn open_pipe() -> io::Result<(Source, Sink)> {
     Ok((Source::Pipe(reader), Sink::Pipe(writer)))
 }
 
-/// A pseudo-terminal of the size and settings of `ours`, except that it changes no byte: ours does that already.
+/// A pseudo-terminal of the size and settings of `ours`, except that it changes no byte: ours does that
+/// already.
 fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
     // Not to become the terminal that controls us.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
@@ -289,9 +292,9 @@ impl Target for File {
 
 impl Target for io::Sink {}
 
-/// Passes bytes on until the command has closed its end. What cannot be written is dropped, and `lost` is told of the
-/// first failure: a full disk or a reader that has gone must not end hours of work. Each piece is tried anew, since a
-/// disk can have room again.
+/// Passes bytes on until the command has closed its end. What cannot be written is dropped, and `lost` is
+/// told of the first failure: a full disk or a reader that has gone must not end hours of work. Each piece is
+/// tried anew, since a disk can have room again.
 fn pass(
     mut source: impl Read,
     mut target: Box<dyn Target>,

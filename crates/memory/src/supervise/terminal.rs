@@ -1,7 +1,8 @@
-//! Our terminal, and where a command stands towards it.
+//! Our terminal, and how a command relates to it.
 //!
-//! On a terminal the command belongs to our own process group, as under `time` or `nice`: the kernel gives it the
-//! keyboard's signals and lets it read and set the terminal, so prompts, pagers and shells work as without us.
+//! On a terminal the command belongs to our own process group, as under `time` or `nice`. The kernel then
+//! gives it the keyboard's signals and lets it read and set the terminal, so prompts, pagers and shells work
+//! as without us.
 
 use super::streams::Passage;
 use rustix::{
@@ -17,8 +18,8 @@ pub(super) enum Standing {
     WithUs,
     /// In a process group of its own: there is no terminal.
     OwnGroup,
-    /// In a session of its own, out of the terminal's reach: a screen is drawn there, or nobody watches. A prompt
-    /// fails at once instead of waiting for an answer that cannot come.
+    /// In a session of its own, out of the terminal's reach: a screen is drawn there, or nobody watches. A
+    /// prompt fails at once instead of waiting for an answer that cannot come.
     OwnSession,
 }
 

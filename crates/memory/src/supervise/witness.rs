@@ -1,8 +1,9 @@
 //! Tells a signal that was sent to our process group from one that was sent to us alone.
 //!
-//! Where the command belongs to our process group, a signal to the group (`kill %1`, `timeout`) reaches it without our
-//! help, and passing ours on would make two of one: a trainer that writes a checkpoint at the first would break off at
-//! the second. The guard belongs to the group too. What it has heard as well, the command has.
+//! Where the command belongs to our process group, a signal to the group (`kill %1`, `timeout`) reaches the
+//! command directly. Passing ours on would deliver it twice, and a trainer that writes a checkpoint at the
+//! first signal would break off at the second. The guard belongs to the group too: a signal that it received
+//! has reached the command as well.
 
 use crate::signals::{Heard, on_signals};
 use signal_hook::consts;
@@ -14,7 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A signal to a group reaches all of it within microseconds; this is what a busy machine may take to run a handler.
+/// A signal to a group reaches all of it within microseconds; this is what a busy machine may take to run a
+/// handler.
 const SETTLE: Duration = Duration::from_millis(50);
 /// What was heard longer ago than this belongs to another signal.
 const MEMORY: Duration = Duration::from_secs(2);

@@ -1,10 +1,10 @@
 //! A memory figure in a line: `RAM: 5552MB`, `rss=5.4GiB`, `Memory 5.5/64.0 GB`, `{'cpu_ram_mb': 5552.1}`,
 //! `5,552 MB resident`.
 //!
-//! A line is cut into numbers and the words around them. A number belongs to the words before it, or, where a
-//! line names what it counted after the number, to those that follow. Of several figures in a line the one
-//! whose words say most plainly that it is the process's is taken. What [`key`](super::key) does not know as
-//! memory in use is never taken.
+//! A line is cut into numbers and the words around them. A number belongs to the words before it or, where a
+//! line says what it counted after the number, to those that follow. Of several figures in a line, the one
+//! whose words say most plainly that it is the process's is taken. Only what `key` knows as
+//! memory in use is taken.
 
 use super::{
     key::{self, Subject},
@@ -86,8 +86,8 @@ pub(super) fn find(line: &str, wanted: Wanted<'_>) -> Vec<Found> {
     tokens.iter().enumerate().filter_map(read).collect()
 }
 
-/// Whether memory that nobody owns by name may be a device's: the line speaks of one, and not with a figure of its
-/// own as in `mem: 5 GB | GPU: 12 GB`.
+/// Whether memory that nobody owns by name may be a device's: the line speaks of one, and not with a figure
+/// of its own as in `mem: 5 GB | GPU: 12 GB`.
 fn is_beside_device(line: &str, tokens: &[Token<'_>]) -> bool {
     let speaks = key::words(line).iter().any(|word| {
         // ms-swift prints the GPU's memory as `memory(GiB)`, beside a speed.

@@ -1,8 +1,8 @@
-//! Opening what people have: plain or compressed, UTF-8 or UTF-16, a file or standard input.
+//! Opens a file or standard input: plain or compressed, UTF-8 or UTF-16.
 //!
-//! Gives the text as UTF-8 bytes, as often as it is asked: what a format needs to know of the whole file is
-//! found in a pass of its own. What can be read only once (a pipe) is first copied to an unnamed file, so
-//! memory stays the same whatever the length.
+//! Gives the text as UTF-8 bytes, as often as it is asked for: a format that must know the whole file looks
+//! through it in a pass of its own. Input that can be read only once (a pipe) is first copied to an unnamed
+//! file, so memory does not grow with its length.
 
 use super::TraceError;
 use flate2::read::MultiGzDecoder;

@@ -1,7 +1,7 @@
 //! Numbered lines of a file of any size, and the times in them.
 //!
-//! Lines end with `\n`, `\r\n` or, as progress bars write them, `\r`; each goes out in a buffer that is
-//! reused. No line may be longer than [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
+//! Lines end with `\n`, `\r\n` or, as progress bars write them, `\r`. All lines share one buffer. No line may
+//! be longer than [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
 
 use memchr::memchr2;
 use regex::Regex;

@@ -1,9 +1,9 @@
-//! Traces on disk: samples in, one line each; lines in, samples out.
+//! Traces on disk: written as a run goes, and read whatever wrote them.
 //!
-//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, bytes
-//! throughout. [`TraceReader`] also understands the logs of other tools and ordinary training logs, packed or
-//! not. Both sides are streams: no trace is held in memory as a whole (only tables that must be sorted are),
-//! and what cannot be read is named with its line.
+//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, in bytes
+//! throughout. [`TraceReader`] also reads the logs of other tools and ordinary training logs, compressed or
+//! not. Reading and writing are streams: no trace is held in memory as a whole, except tables that must be
+//! sorted. An error names the line it is about.
 
 mod figure;
 mod formats;
@@ -35,7 +35,7 @@ pub(crate) const TRACE_VERSION: &str = "model-garden/1";
 /// The first line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceHeader {
-    /// The version of the format, [`TRACE_VERSION`].
+    /// The version of the format: `model-garden/1`.
     pub trace: String,
     /// What the run is called.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What the user says of a file where its own words do not say enough.
+//! What the user says of a file that does not say enough itself.
 
 use crate::{
     sentence::{Sentence, Setting},

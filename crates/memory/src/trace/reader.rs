@@ -1,10 +1,10 @@
-//! Reading a trace, whatever wrote it.
+//! Reads a trace, whatever wrote it.
 //!
-//! The first line that is neither blank nor a comment decides the format; from then on every line goes to
-//! that format's parser, which yields samples or says what it expected instead. Lines that cannot be read are
-//! left out and counted; a file with many of them is refused by the first. Clocks are rebased to the first
-//! sample and shuffled tables are sorted, nothing else is changed: restarts and jumps of the clock are for
-//! the reader of the samples to judge.
+//! The first line that is neither blank nor a comment decides the format. From then on that format's parser
+//! reads every line and gives samples or says what it expected instead. Lines that cannot be read are left
+//! out and counted; a file with many of them is refused, with the first as the reason. Clocks are rebased to
+//! the first sample and shuffled tables are sorted. Nothing else is changed: restarts and jumps of the clock
+//! are left to the analyst.
 
 use super::{
     TraceError, TraceHeader,

@@ -1,4 +1,4 @@
-//! What the rows of a table tell together: how large the numbers are, and in which order they stand.
+//! What the rows of a table tell together: how large the numbers are, and in which order the rows stand.
 
 use super::{input::Input, lines::Lines};
 use std::io;

@@ -1,10 +1,11 @@
-//! Tables of several processes or runs: a column that names who each row is of, or a column of memory for each.
+//! Tables of several processes or runs: either a column says whose each row is, or each has a memory column
+//! of its own.
 
 use super::{input::Input, key, lines::Lines};
 use std::io;
 
-/// The columns that together say who a row is of, with what they call it: run and host, and the process within
-/// them, a rank before a worker before a process.
+/// The columns that together say who a row is of, with what they call it: run and host, and the process
+/// within them, a rank before a worker before a process.
 pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
     let find = |wanted: &[&str], called: &'static str| {
         let fits = |name: &String| wanted.contains(&key::words(name).join("_").as_str());
@@ -38,7 +39,8 @@ pub(super) fn of_row(columns: &[(usize, &'static str)], fields: &[String]) -> (O
     ((!parts.is_empty()).then(|| parts.join(", ")), !may_follow)
 }
 
-/// The columns that tell the same as the one at `memory`, each of another run, rank or process, with its name.
+/// The columns that tell the same as the one at `memory`, each of another run, rank or process, with its
+/// name.
 pub(super) fn alike(
     names: &[String],
     memory: usize,
@@ -52,8 +54,8 @@ pub(super) fn alike(
     candidates.filter_map(named).collect()
 }
 
-/// A column's name parted into whose it is and what it tells: `lake-12 - system/proc.memory.rssMB` as W&B exports it,
-/// `rank0_rss_mb`, `rss (rank 1)`.
+/// A column's name parted into whose it is and what it tells: `lake-12 - system/proc.memory.rssMB` as W&B
+/// exports it, `rank0_rss_mb`, `rss (rank 1)`.
 fn parted(name: &str) -> Option<(String, String)> {
     const OF_PROCESS: [&str; 4] = ["rank", "pid", "process", "worker"];
     if let Some((run, metric)) = name.rsplit_once(" - ") {

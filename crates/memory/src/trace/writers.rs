@@ -1,9 +1,9 @@
 //! Which of several processes wrote a line or a row, and which of them is judged.
 //!
-//! Ranks of a distributed run, workers and whole runs write into one file, and their memory in turn is no curve.
-//! [`signature`] reads who wrote a line; [`Writers`] counts the figures of each and chooses one. A number that
-//! merely stands in a line names nobody: a name must be one of a process, and the lines of two must alternate.
-//! Processes that follow one another are one run that began again.
+//! Ranks of a distributed run, workers and whole runs may write into one file; their figures in turn are no
+//! curve. [`signature`] reads who wrote a line. [`Writers`] counts the figures of each and chooses one. A
+//! number that merely stands in a line names nobody: a name must be that of a process, and the lines of two
+//! must alternate. Processes that follow one another are one run that was restarted.
 
 use crate::sentence::{Sentence, Setting};
 use regex::{Captures, Regex};
@@ -155,7 +155,8 @@ impl Writers {
         !self.are_too_many && self.shares.keys().flatten().count() > 1
     }
 
-    /// Takes a figure in; `place` is where it stands on the axis on which processes that run together overlap.
+    /// Takes a figure in; `place` is where it stands on the axis on which processes that run together
+    /// overlap.
     pub(super) fn see(&mut self, name: Option<String>, is_certain: bool, place: Option<f64>, amount: f64) {
         self.figures += 1;
         let order = self.shares.len();
@@ -179,8 +180,8 @@ impl Writers {
         }
     }
 
-    /// The one that the user wants; else, where several ran together, the one that held the most at the end, of those
-    /// that wrote about as often as any; `None` where one wrote everything.
+    /// The one that the user wants; else, where several ran together, the one that held the most at the end,
+    /// of those that wrote about as often as any; `None` where one wrote everything.
     pub(super) fn choose(&self, wanted: Option<&str>) -> Result<Option<Choice>, Unknown> {
         if let Some(wanted) = wanted {
             let name = self.named(wanted).ok_or_else(|| Unknown(self.given_names()))?;

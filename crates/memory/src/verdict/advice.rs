@@ -1,4 +1,4 @@
-//! What to do next, for each verdict and the place where growth sits.
+//! What to do next, for each verdict and each place where growth sits.
 
 use super::{Axis, fit::Shape, study::Study, words::size};
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
     units::counted,
 };
 
-/// Sentences a person can act on, the most useful first. A run that `is_recorded` cannot be watched any longer.
+/// Sentences a person can act on, the most useful first. A run that `is_recorded` cannot be watched any
+/// longer.
 pub fn advice(study: &Study, assessment: &Assessment, is_recorded: bool) -> Vec<Sentence> {
     match assessment.verdict {
         Verdict::Steady => steady(study, assessment),

@@ -1,9 +1,9 @@
-//! From bins to the curve that explanations are fitted to: memory that was kept.
+//! Makes the curve that explanations are fitted to: memory that was kept.
 //!
-//! In come the bins of a run; out come a few hundred points, with everything taken away that says nothing about
-//! the ending: the dying last samples, peaks that return (evaluations, saves) and teeth (memory that is collected
-//! again and again). What remains at a place is the memory that was not given back soon after it; a curve that
-//! only rises, and one that only falls, stay as they are.
+//! Reduces the bins of a run to at most a few hundred points and takes away everything that says nothing
+//! about the ending: the last samples of a dying process, peaks that return (evaluations, saves) and teeth
+//! (memory that is collected again and again). What remains at a place is the memory that was not given back
+//! soon after it. A curve that only rises, or only falls, stays as it is.
 
 use super::series::{Bin, Span};
 
@@ -15,8 +15,8 @@ const LEAST_NOISE: f64 = 2e-4;
 const SIGNIFICANT: f64 = 8.0;
 /// ... and this part of the level.
 const MATERIAL_PEAK: f64 = 0.004;
-/// The dying samples of a process lie lower than before by this part of what it had, for an interpreter that ends gives
-/// back piece by piece, if it never fell half as deep before ...
+/// The dying samples of a process lie lower than before by this part of what it had, for an interpreter that
+/// ends gives back piece by piece, if it never fell half as deep before ...
 const DYING_FALL: f64 = 0.03;
 /// ... or below this part of the least that it ever had.
 const DYING_LEVEL: f64 = 0.8;
@@ -156,8 +156,8 @@ pub fn without_dying(bins: &[Bin]) -> &[Bin] {
     &bins[..bins.len() - dying_bins(bins)]
 }
 
-/// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent that tidies up
-/// copies pages which its workers still share.
+/// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent
+/// that tidies up copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {
     let at_last_step =
         bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.start == last.x.end));
@@ -170,8 +170,8 @@ fn dying_bins(bins: &[Bin]) -> usize {
     (1..=most).rev().find(is_dying).unwrap_or(0)
 }
 
-/// Whether the last bin rises as none of those before it did. One reading is no rate: the next tells what it means, and where there
-/// is none it was the process ending.
+/// Whether the last bin rises as none of those before it did. One reading is no rate: the next tells what it
+/// means, and where there is none it was the process ending.
 fn rises_alone(bins: &[Bin]) -> bool {
     /// So many times as far as the others.
     const FAR: f64 = 3.0;

@@ -1,7 +1,7 @@
 //! Explanations of a curve: shapes with few parameters, fitted by weighted least squares.
 //!
-//! [`explanations`] gives the best fit of every shape. Each shape is linear in its coefficients once its knee or time constant is fixed,
-//! and those are searched on a grid, so every fit converges.
+//! [`explanations`] gives the best fit of every shape. Each shape is linear in its coefficients once its knee
+//! or time constant is fixed, and those are searched on a grid, so every fit converges.
 
 use super::{curve::Curve, stairs::Stairs};
 
@@ -82,8 +82,9 @@ pub enum Shape {
         /// Whether the knee was known beforehand: the end of the first epoch.
         at_epoch: bool,
     },
-    /// `start + first rows(x)`: a constant rate in each epoch, less from one to the next by the same part. So grow the caches of loader
-    /// workers that are dealt other rows in every epoch: ever fewer of them are new to the worker that gets them.
+    /// `start + first rows(x)`: a constant rate in each epoch, less from one to the next by the same part. So
+    /// grow the caches of loader workers that are dealt other rows in every epoch: ever fewer of them are new
+    /// to the worker that gets them.
     Dealt {
         /// Bytes at the start.
         start: f64,
@@ -297,7 +298,8 @@ pub fn explanations(curve: &Curve, epoch: Option<Epoch>) -> Vec<Fit> {
     fits.extend(search(curve, rates_range(curve), |knee| two_rates(knee, false)));
     fits.extend(search(curve, knees, |knee| Shape::LateLine { level, rate, knee }));
     fits.extend(search(curve, knees, |at| Shape::Jump { level, height: OPEN, at }));
-    // Where peaks were taken away, the floor itself moves in steps as wide as they were: no sign of real ones.
+    // Where peaks were taken away, the floor itself moves in steps as wide as they were: no sign of real
+    // ones.
     let plain = curve.peak_height < SMALL_PEAK * super::weigh::range(&curve.y);
     let stairs = Stairs::of(curve).filter(|_| curve.returning.is_none() || plain);
     fits.extend(stairs.map(|stairs| Fit::new(Shape::Stairs(stairs), curve)));

@@ -1,6 +1,6 @@
 //! Rates, plateaus and the moment at which the limit is reached.
 //!
-//! A study comes in; numbers in bytes, steps and seconds go out, each with the interval that the evidence allows.
+//! All figures are in bytes, steps and seconds, each with the interval that the evidence allows.
 
 use super::{
     curve::{Axis, median, quantile},
@@ -17,16 +17,16 @@ const LEAST_UNCERTAINTY: f64 = 0.03;
 /// Part of the growth after which it is called settled.
 pub(super) const SETTLED: f64 = 0.95;
 
-/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate, as after jumps that have
-/// ceased.
+/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate, as after jumps
+/// that have ceased.
 pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
     let jumped = matches!(growing(study).shape, Shape::Jump { .. } | Shape::Stairs(_));
     let has_ceased = verdict == Verdict::Undecided && jumped && !grows_now(study, verdict);
     pace(study, verdict).filter(|_| !has_ceased)
 }
 
-/// Whether memory still grew at the end of the curve. Undecided is what may have stopped: there the likeliest explanation
-/// says what is happening now.
+/// Whether memory still grew at the end of the curve. Undecided is what may have stopped: there the likeliest
+/// explanation says what is happening now.
 pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     /// A rate above this part of the one that is told.
     const STILL: f64 = 0.25;
@@ -264,7 +264,8 @@ pub(super) fn large_growth_end(fit: &Fit, study: &Study) -> f64 {
     }
 }
 
-/// The place of the first reading after a jump: points are medians of several readings, so a fit knows it less well.
+/// The place of the first reading after a jump: points are medians of several readings, so a fit knows it
+/// less well.
 pub(super) fn jump_place(fit: &Fit, at: f64, study: &Study) -> f64 {
     let reach = 2.0 * study.situation.spacing;
     let (before, after) = (fit.at(at - reach / 4.0), fit.at(at + reach / 4.0));

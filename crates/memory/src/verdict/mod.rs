@@ -1,9 +1,10 @@
-//! The verdict: samples in, one at a time; at any moment out comes an [`Assessment`].
+//! The verdict: an [`Analyst`] takes samples one at a time and gives an [`Assessment`] at any moment.
 //!
-//! The same engine serves a live watch and a recorded trace, so both say the same of the same samples. Memory is
-//! bounded however many samples come. How it works, step by step: `timeline` (where a sample belongs), `series`
-//! (bins), `curve` (memory that was kept), `fit` (explanations), `weigh` (their probabilities), `outlook` (what
-//! they mean for the ending), `study` (the verdict), `forecast`, `mechanism`, `words` and `advice` (the answer).
+//! The same engine serves a live watch and a recorded trace, so both say the same of the same samples. Its
+//! memory is bounded, however many samples come. How it works, step by step: `timeline` (where a sample
+//! belongs), `series` (bins), `curve` (memory that was kept), `fit` (explanations), `weigh` (their
+//! probabilities), `outlook` (what they mean for the ending), `study` (the verdict), `forecast`, `mechanism`,
+//! `words` and `advice` (the answer).
 
 mod advice;
 mod curve;
@@ -27,7 +28,8 @@ use series::Series;
 use study::Study;
 use timeline::{Place, Timeline};
 
-/// A run that began again is judged by its last part once that has this many samples; before, by the part before.
+/// A run that began again is judged by its last part once that has this many samples; before, by the part
+/// before.
 const LEAST_AFTER_RESTART: u64 = 20;
 /// No ending of a curve is surer than this.
 const SUREST: f64 = 0.99;
@@ -241,7 +243,8 @@ fn before_end(bins: &[Bin]) -> Option<BeforeEnd> {
     Some(BeforeEnd { owned: last.owned as u64, resident: last.rss as u64 })
 }
 
-/// The probability of the ending that the verdict names; for an undecided run, one minus that of the likeliest.
+/// The probability of the ending that the verdict names; for an undecided run, one minus that of the
+/// likeliest.
 fn confidence(study: &Study) -> f64 {
     let outlook = &study.outlook;
     let named = match study.verdict {

@@ -1,7 +1,7 @@
 //! What an explanation means for the ending of a run.
 //!
-//! A fit and what is known of the run come in; out come the probabilities of the endings if that fit is right.
-//! Part of it may stay open: a line inside the first epoch is a fill or a leak, and nothing in it says which.
+//! [`outlook`] gives the probabilities of the endings if a fit is right. Part of it may stay open: a line
+//! inside the first epoch is a fill or a leak, and nothing in it says which.
 
 use super::{
     curve::{Curve, Returning},
@@ -9,11 +9,11 @@ use super::{
     stairs::Stairs,
 };
 
-/// Movement below the first part of the level, over the whole run, is none: healthy runs drift by this much. Above the second
-/// it is growth. In between it may be either.
+/// Movement below the first part of the level, over the whole run, is none: healthy runs drift by this much.
+/// Above the second it is growth. In between it may be either.
 const MATERIAL: (f64, f64) = (0.004, 0.008);
-/// Nor is movement below so many bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
-/// holds 61 MB they drifted by 3.3 MB in one of three runs, and that was called a leak.
+/// Nor is movement below so many bytes: an allocator's pools move that much by themselves. In forty steps of
+/// a trainer that holds 61 MB they drifted by 3.3 MB in one of three runs, and that was called a leak.
 const MATERIAL_BYTES: (f64, f64) = (3.5e6, 4e6);
 /// The same two for what comes after growth that has settled, where a slow leak would hide.
 const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
@@ -59,7 +59,8 @@ pub struct Situation {
     pub share: f64,
     /// Bytes of growth that had settled before the curve begins.
     pub risen: f64,
-    /// Whether the curve's range hides more than its noise does: then what came after the growth is still to be studied.
+    /// Whether the curve's range hides more than its noise does: then what came after the growth is still to
+    /// be studied.
     pub forgiving: bool,
     /// Whether places are seconds: then nothing but the curve tells where start-up ends.
     pub timed: bool,
@@ -224,7 +225,8 @@ fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> (f64, f64) {
 }
 
 fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
-    /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
+    /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its
+    /// height.
     const OF_TEETH: f64 = 0.25;
     /// The floor beside a spike is plain to see.
     const OF_SPIKES: f64 = 0.05;
@@ -259,7 +261,8 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     if part > SAME {
         return endless(situation, situation.origin, 1.0);
     }
-    // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next they look the same.
+    // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next
+    // they look the same.
     let keeps_on = slows_no_more(knee, part, curve, situation).unwrap_or(part < KEPT_RATE);
     if keeps_on && keeps_pace(curve, knee, situation) {
         endless(situation, knee, 1.0 - knee)
@@ -268,8 +271,9 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     }
 }
 
-/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the next,
-/// once enough of that was seen: where rows are dealt anew it slows down by about the same part once more.
+/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the
+/// next, once enough of that was seen: where rows are dealt anew it slows down by about the same part once
+/// more.
 fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Option<bool> {
     /// Epochs of which the later rate is read.
     const SEEN: f64 = 0.5;
@@ -329,7 +333,8 @@ fn spread(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
-/// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.
+/// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does
+/// not.
 fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     /// The later half must grow at this part of the earlier half's rate ...
     const PACE: f64 = 0.8;

@@ -1,8 +1,8 @@
 //! A curve of any length in bounded memory.
 //!
-//! In come readings, one after the other; what is kept is at most [`MAX_BINS`] bins of equally many readings each,
-//! with the lowest, highest and mean value of each. When there are too many bins, neighbours are merged, so a
-//! million readings cost no more room than two thousand.
+//! Keeps at most [`MAX_BINS`] bins of equally many readings each, with the lowest, highest and mean value of
+//! each. When there are too many bins, neighbours are merged: a million readings take no more room than two
+//! thousand.
 
 use crate::Sample;
 
@@ -184,8 +184,8 @@ impl Series {
         self.distinct_x
     }
 
-    /// The bins that are complete: the last one of a long run may hold few readings, and its lowest value is then
-    /// not comparable with the others'.
+    /// The bins that are complete: the last one of a long run may hold few readings, and its lowest value is
+    /// then not comparable with the others'.
     pub fn complete_bins(&self) -> &[Bin] {
         match self.bins.split_last() {
             Some((last, rest)) if last.count < self.per_bin && !rest.is_empty() => rest,

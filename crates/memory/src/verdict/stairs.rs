@@ -1,7 +1,7 @@
 //! Memory that moves in jumps: buffers that double, something kept per evaluation.
 //!
-//! [`Stairs::of`] finds the levels and the jumps between them that explain a curve best if each further jump must pay for itself. A curve
-//! with fewer than two jumps is not a staircase.
+//! [`Stairs::of`] finds the levels and the jumps between them that explain a curve best if each further jump
+//! must pay for itself. A curve with fewer than two jumps is not a staircase.
 
 use super::curve::Curve;
 
@@ -106,7 +106,8 @@ impl Stairs {
         large.map(|jump| jump.place).last()
     }
 
-    /// The places of the climbs, where each came after a longer time than the one before; ripples do not count.
+    /// The places of the climbs, where each came after a longer time than the one before; ripples do not
+    /// count.
     ///
     /// So grow buffers that double: each lasts for twice as long as the one before.
     pub fn rarer_climbs(&self) -> Option<Vec<f64>> {

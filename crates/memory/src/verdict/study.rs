@@ -1,7 +1,7 @@
 //! One run, studied: curve, explanations, outlook, verdict.
 //!
-//! In come the bins of a run and what is known of it; out comes everything that forecast and wording need. The
-//! verdict is the group of endings that the evidence leaves: bounded, endless, or both, which is undecided.
+//! A [`Study`] holds everything that forecast and wording need. The verdict is the group of endings that the
+//! evidence leaves: bounded, endless, or both, which is undecided.
 
 use super::{
     curve::{Axis, Curve, median},
@@ -13,15 +13,16 @@ use super::{
 };
 use crate::{RunFacts, Verdict};
 
-/// With fewer places than this on the axis nothing is decided: three points make a line, a hinge and a curve alike.
+/// With fewer places than this on the axis nothing is decided: three points make a line, a hinge and a curve
+/// alike.
 pub(super) const LEAST_PLACES: u64 = 10;
 /// Probability from which on growth is called a leak ...
 const SURE_OF_LEAK: f64 = 0.8;
 /// ... and from which on it is said to be bounded.
 const SURE_OF_BOUND: f64 = 0.75;
 
-/// Growth while the step stood still, as in an evaluation that gathers its predictions: to a curve over steps it is a
-/// single place.
+/// Growth while the step stood still, as in an evaluation that gathers its predictions: to a curve over steps
+/// it is a single place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Standstill {
     /// The step.
@@ -104,8 +105,9 @@ pub struct Settled {
 impl<'a> Study<'a> {
     /// Studies a run; `None` when there is no curve to speak of.
     ///
-    /// Growth of gigabytes hides megabytes, for misfits that are small against a curve's range are forgiven. So what came
-    /// after growth that has settled is studied by itself, and decides whether that was the end of it.
+    /// Growth of gigabytes hides megabytes, for misfits that are small against a curve's range are forgiven.
+    /// So what came after growth that has settled is studied by itself, and decides whether that was the end
+    /// of it.
     pub fn of(
         series: &'a Series,
         axis: Axis,
@@ -254,10 +256,12 @@ pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
     if first <= FIRST_GAPS * gap { 0.0 } else { first - gap }
 }
 
-/// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown size.
+/// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown
+/// size.
 ///
-/// Epochs are as likely to have 20 steps as 200, 2,000 or 20,000; a fill and a leak are equally common in training.
-/// Without steps it need not be training at all, and a fill is rare; an epoch then lasts from a minute to a day.
+/// Epochs are as likely to have 20 steps as 200, 2,000 or 20,000; a fill and a leak are equally common in
+/// training. Without steps it need not be training at all, and a fill is rare; an epoch then lasts from a
+/// minute to a day.
 fn unknown_fill(length: f64, axis: Axis) -> f64 {
     let (shortest, longest, fills): (f64, f64, f64) = match axis {
         Axis::Steps => (20.0, 20_000.0, 0.5),

@@ -1,8 +1,8 @@
 //! How much the evidence speaks for each explanation.
 //!
-//! [`weigh`] gives each fit its probability. Probabilities follow from the Bayesian information criterion, with two corrections
-//! that keep it honest on real curves: points whose residuals resemble their neighbours' count for fewer, and no
-//! explanation is blamed for misfits that are small against the curve's own range.
+//! [`weigh`] gives each fit its probability. Probabilities follow from the Bayesian information criterion,
+//! with two corrections that keep it honest on real curves: points whose residuals resemble their neighbours'
+//! count for fewer, and no explanation is blamed for misfits that are small against the curve's own range.
 
 use super::{
     curve::Curve,

@@ -1,6 +1,5 @@
-//! The evidence, in sentences whose units cannot be misread.
-//!
-//! A study and its forecast come in, sentences go out: what was seen, what explains it, what contradicts it.
+//! The evidence, in sentences whose units cannot be misread: what was seen, what explains it, what
+//! contradicts it.
 
 use super::{
     curve::{Axis, Returning},
@@ -70,7 +69,8 @@ fn on_axis(study: &Study, value: f64) -> String {
     }
 }
 
-/// What was seen: the resident memory at the end, and how much of it is the process's own, which the verdict is about.
+/// What was seen: the resident memory at the end, and how much of it is the process's own, which the verdict
+/// is about.
 fn seen(study: &Study) -> String {
     let bins = study.series.complete_bins();
     let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];

@@ -1,7 +1,7 @@
 //! What a chart shows: lines over steps or seconds, levels across it, epochs down it.
 //!
-//! A [`Chart`] is data. [`Chart::svg`] draws it as a picture, and the script of our pages draws the same value on a
-//! canvas, so a picture, the memory report and a run's report look alike and say the same.
+//! A [`Chart`] is data. [`Chart::svg`] draws it as a picture, and the script of our pages draws the same
+//! value on a canvas, so a picture, the memory report and a run's report look alike and say the same.
 
 pub(crate) mod palette;
 mod svg;
@@ -34,7 +34,8 @@ impl Unit {
         }
     }
 
-    /// The label of an axis that goes to `top`: all of them have the same unit, and no more digits than they need.
+    /// The label of an axis that goes to `top`: all of them have the same unit, and no more digits than they
+    /// need.
     pub fn label(self, value: f64, top: f64) -> String {
         match self {
             Self::Bytes => scale::bytes_label(value, top),
@@ -53,14 +54,16 @@ pub enum Colour {
     Quiet,
 }
 
-/// A named line. Columns have one entry a point; `low` and `high`, between which the values of a point lie, may be empty.
+/// A named line. Columns have one entry a point; `low` and `high`, between which the values of a point lie,
+/// may be empty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     /// What the legend says.
     pub name: String,
     /// Its colour.
     pub colour: Colour,
-    /// Places on the chart's axis, ascending; NaN for points that have none, such as a start before the first step.
+    /// Places on the chart's axis, ascending; NaN for points that have none, such as a start before the first
+    /// step.
     #[serde(serialize_with = "numbers")]
     pub x: Vec<f64>,
     /// Seconds of each point, where they are known: the axis can then be switched to time.
@@ -225,7 +228,8 @@ fn axis<S: Serializer>(axis: &Axis, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if *axis == Axis::Steps { "steps" } else { "seconds" })
 }
 
-/// Numbers in as few characters as a curve needs: six significant digits, none behind the point where it is whole.
+/// Numbers in as few characters as a curve needs: six significant digits, none behind the point where it is
+/// whole.
 fn numbers<S: Serializer>(values: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     const WHOLE: f64 = 1e15;
     let mut sequence = serializer.serialize_seq(Some(values.len()))?;

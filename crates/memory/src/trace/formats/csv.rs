@@ -2,8 +2,8 @@
 //!
 //! `rss`, `rss_mb`, `RSS (MiB)` and `memory [GB]` are all understood (see `key`). Separators are comma,
 //! semicolon or tab. A first pass (`survey`) settles what the header leaves open: the unit of sizes and
-//! times, and whether the rows are in order. A column that is not known is ignored, a row without memory is
-//! passed over, a cell that is no number makes the row unreadable.
+//! times, and whether the rows are in order. Unknown columns are ignored and rows without memory are skipped.
+//! A cell that is not a number makes its row unreadable.
 
 use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{

@@ -1,7 +1,8 @@
 //! The formats that traces are read in: a file each, and the list of them all.
 //!
-//! A format is a type that implements [`TraceFormat`]: its name, how its first line is recognised, and a parser of its lines. Adding one
-//! takes a file in this folder and a place in the list below; nothing else knows which formats there are.
+//! A format is a type that implements [`TraceFormat`]: its name, how its first line is recognised, and a
+//! parser of its lines. Adding one takes a file in this folder and a place in the list below; nothing else
+//! knows which formats there are.
 
 mod csv;
 mod jsonl;
@@ -9,7 +10,8 @@ mod mprof;
 mod psrecord;
 mod text_log;
 
-/// Every format. The first that recognises a file's first line reads the file; the last one recognises everything.
+/// Every format. The first that recognises a file's first line reads the file; the last one recognises
+/// everything.
 pub(super) const FORMATS: [&dyn TraceFormat; 5] =
     [&jsonl::Jsonl, &csv::Table, &psrecord::Psrecord, &mprof::Mprof, &text_log::Log];
 
@@ -24,8 +26,8 @@ pub(super) trait TraceFormat: Sync {
     /// What lines with a figure look like, for error messages.
     fn expected(&self) -> &'static str;
 
-    /// Whether a file with this first line is of this format. Blank lines and comments (lines that begin with `#`) are passed over
-    /// before, unless [`begins_with_comment`](Self::begins_with_comment).
+    /// Whether a file with this first line is of this format. Blank lines and comments (lines that begin with
+    /// `#`) are passed over before, unless [`begins_with_comment`](Self::begins_with_comment).
     fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool;
 
     /// Makes the parser for a file whose first line was recognised.

@@ -1,10 +1,10 @@
 //! Training logs: lines that name a step and an amount of memory, such as `Step 10: ..., Process RAM: 5552
 //! MB`.
 //!
-//! Lines without a memory figure are passed over, for a log has many of them. A log may tell several amounts
-//! (the process's, the machine's): a first pass counts them, and only one kind is read, so that the curve is
-//! of one thing; where several processes write into it, the lines of one are read (see `writers`). MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
-//! running command's output.
+//! Lines without a memory figure are skipped: a log has many of them. A log may tell several amounts (the
+//! process's, the machine's). A first pass counts them, and only one kind is read, so that the curve is of
+//! one thing. Where several processes write into one log, the lines of one are read (see `writers`). MB is
+//! 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as from a running command's output.
 
 use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{

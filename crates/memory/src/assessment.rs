@@ -14,7 +14,7 @@ pub enum Verdict {
     Steady,
     /// Grows ever more slowly towards a ceiling.
     WarmUp,
-    /// Grows by a constant per sample until every sample was seen once.
+    /// Grows by a constant per row until every row was seen once.
     Fill,
     /// Grows past the first epoch, without end.
     Leak,
@@ -121,7 +121,7 @@ pub enum Pattern {
     Spikes,
     /// In jumps between levels.
     Stairs,
-    /// From a moment within the run on.
+    /// Not from the start, but from a later moment on.
     Late,
     /// At a constant rate.
     ConstantRate,
@@ -159,7 +159,7 @@ pub struct Assessment {
     pub will_stop: f64,
     /// Probability that it grows without end; both sum to 1.
     pub will_go_on: f64,
-    /// Whether memory still grew at the end of what was seen.
+    /// Whether memory was still growing at the last sample.
     pub grows_now: bool,
     /// Bytes per optimizer step while growing.
     pub growth_per_step: Option<f64>,
@@ -173,7 +173,7 @@ pub struct Assessment {
     pub exhaustion: Option<Exhaustion>,
     /// For an undecided run: the endings that remain.
     pub endings: Vec<Ending>,
-    /// For an undecided run: the step from which on it can be told.
+    /// For an undecided run: the step from which the verdict can be decided.
     pub decidable_at_step: Option<u64>,
     /// What was held before the process ended, where the last samples show it ending.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,8 +203,8 @@ impl Assessment {
         }
     }
 
-    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`; both for an
-    /// undecided run.
+    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`. For an undecided
+    /// run, both endings.
     pub fn ending(&self) -> String {
         let percent = |probability: f64| format!("{:.0} %", probability * 100.0);
         match self.named_ending() {
@@ -217,7 +217,7 @@ impl Assessment {
         }
     }
 
-    /// What it comes down to against a limit in bytes.
+    /// The answer, given a limit in bytes.
     pub fn answer(&self, limit: Option<u64>) -> Answer {
         let exceeds = |plateau: &Plateau| limit.is_some_and(|limit| plateau.bytes > limit);
         match self.verdict {

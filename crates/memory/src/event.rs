@@ -59,19 +59,19 @@ pub enum Event {
         /// How often that was.
         restarts: u32,
     },
-    /// The tree could not be looked at; told once.
+    /// The tree could not be read; said once.
     LookFailed {
         /// Why.
         error: String,
     },
-    /// What the command prints cannot be passed on; told once a stream.
+    /// The command's output cannot be passed on; said once per stream.
     OutputLost {
-        /// Which stream of ours.
+        /// Which stream of this process.
         stream: String,
         /// Why.
         error: String,
     },
-    /// The trace cannot be written on.
+    /// The trace can no longer be written.
     TraceLost {
         /// Why.
         error: String,

@@ -33,7 +33,7 @@ pub struct Recorder {
     lost_trace: Option<TraceError>,
     log: Option<LogFollower>,
     start: Instant,
-    /// The own memory at the last reading.
+    /// The tree's own memory at the last reading.
     last: u64,
     /// The highest look since then, and when it was.
     highest: Option<(f64, Snapshot)>,
@@ -68,8 +68,8 @@ impl Recorder {
         self
     }
 
-    /// Goes on with another tree, the next attempt of the same run: time and trace continue, the judgement
-    /// starts anew.
+    /// Continues with another tree, the next attempt of the same run: time and trace continue, the verdict
+    /// starts from nothing.
     pub(crate) fn follow(&mut self, probe: Probe) {
         self.probe = probe;
         self.board.restart();
@@ -105,13 +105,13 @@ impl Recorder {
         self.record(snapshot, t)
     }
 
-    /// After the end: the highest look since the last reading, recorded if it was above that.
+    /// After the end: records the highest look since the last reading, if it was above that reading.
     pub(crate) fn finish(&mut self) -> Option<Reading> {
         let (t, snapshot) = self.highest.take().filter(|(_, look)| look.sample.owned() > self.last)?;
         Some(self.record(snapshot, t))
     }
 
-    /// Places a snapshot in the run, writes it down and judges.
+    /// Places a snapshot in the run, writes it to the trace and judges it.
     fn record(&mut self, mut snapshot: Snapshot, t: f64) -> Reading {
         if let Some(free) = self.given.leave_free {
             self.given.limit = natural_limit(&snapshot).map(|limit| limit.saturating_sub(free));
@@ -134,12 +134,12 @@ impl Recorder {
         Reading { snapshot, assessment: self.analyst.assessment(), facts }
     }
 
-    /// Since when it watches.
+    /// How long it has been watching.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Why the trace could not be written on, told once.
+    /// Why the trace can no longer be written; given once.
     pub fn take_lost_trace(&mut self) -> Option<TraceError> {
         self.lost_trace.take()
     }
@@ -154,13 +154,13 @@ impl Recorder {
     }
 }
 
-/// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the
-/// machine or from its control group, whichever is less.
+/// The limit of a tree that was given none: what it has plus what the machine or its control group can still
+/// give, whichever is less.
 pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
     snapshot.available().map(|available| snapshot.sample.owned() + available)
 }
 
-/// The next point of the grid; ticks that were missed are left out rather than made up for.
+/// When the next tick is due. Missed ticks are skipped, not made up for.
 pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Instant {
     let next = last + interval;
     if next > now { next } else { now + interval }

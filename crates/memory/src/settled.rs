@@ -15,9 +15,9 @@ const SECONDS: f64 = 10.0;
 #[derive(Debug, Default)]
 pub struct Settled {
     shown: Option<Assessment>,
-    /// What contradicts it lately.
+    /// The verdict that contradicts it now.
     rival: Option<Rival>,
-    /// Since when it was contradicted, by whatever.
+    /// When the contradiction by any verdict began.
     doubted_since: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ impl Settled {
             (self.rival, self.doubted_since) = (None, None);
             fresh.clone()
         } else if shown.verdict == Verdict::Undecided || t - doubted_since >= SECONDS {
-            // What is shown does not hold any more, and nothing holds yet in its place.
+            // What was shown no longer holds, and no other verdict has held long enough.
             waiting(fresh)
         } else {
             shown
@@ -61,7 +61,7 @@ impl Settled {
     }
 }
 
-/// What is shown as long as no verdict has held.
+/// What is shown until a verdict has held.
 fn waiting(fresh: &Assessment) -> Assessment {
     Assessment {
         verdict: Verdict::Undecided,

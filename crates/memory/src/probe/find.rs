@@ -59,7 +59,7 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// A process tree that could be a training run.
+/// A process tree that may be a training run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The root's PID.
@@ -111,7 +111,7 @@ impl fmt::Display for Found {
 struct Entry {
     parent: i32,
     command: String,
-    /// Its program could be a training's.
+    /// Whether its program may be one that trains.
     could_train: bool,
     evidence: Option<Evidence>,
     resident: u64,

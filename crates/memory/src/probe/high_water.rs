@@ -36,8 +36,8 @@ pub(super) struct HighWater {
 }
 
 impl HighWater {
-    /// Takes in a look; `attached` says that the tree began before us, so that its old marks are none of our
-    /// business.
+    /// Takes in a look. `attached` says that the tree started before the watch, so that its older marks do
+    /// not count.
     pub fn follow(&mut self, rows: &[ProcessRow], resident: u64, attached: bool) {
         self.tree = self.tree.max(resident);
         self.seen.retain(|pid, _| rows.iter().any(|row| row.pid == *pid));

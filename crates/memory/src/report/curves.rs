@@ -78,7 +78,7 @@ fn epochs(trail: &Trail<'_>) -> Option<Epochs> {
     Some(Epochs { first_end: trail.epoch_end?, steps: trail.epoch_steps? })
 }
 
-/// The memory that the verdict is about, with what it moved between.
+/// The memory that the verdict is about, with its lowest and highest values.
 fn memory(trail: &Trail<'_>, name: &str, colour: Colour, axis: Axis) -> Line {
     let mut line = line(trail, name, colour, axis, |kinds| kinds.owned);
     for stretch in thinned(trail) {

@@ -17,7 +17,7 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uplot/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("../../assets/uplot/LICENSE");
 const STYLE: &str = include_str!("../../assets/page.css");
 const SCRIPT: &str = include_str!("../../assets/page.js");
-/// Nothing is fetched and no text is run as a program; what is inside may draw.
+/// Nothing is fetched, and only the script inside runs.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 /// Rows of the table that stands behind a chart.
@@ -98,7 +98,7 @@ impl Page {
         let _ = writeln!(self.body, "<details><summary>{title}</summary><pre>{text}</pre></details>");
     }
 
-    /// Markup that the page has no word for.
+    /// Markup of the caller's own.
     pub fn markup(&mut self, markup: &str) {
         self.body.push_str(markup);
     }
@@ -178,7 +178,7 @@ fn value_at(line: &Line, place: f64) -> Option<f64> {
     Some(if x1 > x0 { y0 + (y1 - y0) * (place - x0) / (x1 - x0) } else { y0 })
 }
 
-/// A word in the colour of its class, which is its own name.
+/// A word in the colour of the class with its name.
 pub(crate) fn badge(word: &str) -> String {
     format!("<span class=\"badge {word}\">{word}</span>")
 }

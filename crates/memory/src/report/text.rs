@@ -13,7 +13,7 @@ use crate::{
 };
 use std::fmt::Write;
 
-/// How it is written.
+/// How the text is laid out.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     /// Whether colours may be used.
@@ -170,7 +170,7 @@ fn numbers(out: &mut String, run: &Run) {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "  {name:<10}{value}");
     };
-    // What has stopped grew; what goes on grows.
+    // Growth that has stopped is told in the past tense.
     let growth = if assessment.grows_now { "grows by" } else { "grew by" };
     if let Some(rate) = assessment.growth_per_step {
         let sample = assessment

@@ -66,7 +66,7 @@ fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: Source) {
     }
 }
 
-/// A lesser source is believed once it advanced this often while the better one said nothing.
+/// A lesser source is believed once it advanced this often while the better one was silent.
 const SILENCE: u32 = 5;
 
 /// The step, and who has been telling it.

@@ -37,7 +37,7 @@ impl OutputParser {
                 self.end_line();
             }
         }
-        // A bar is redrawn without an end of line until the next one: what stands there now already counts.
+        // A bar is redrawn without a line break until it is done: what it shows now already counts.
         if self.line.ends_with(b"]") {
             self.read_line();
         }

@@ -21,11 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a command leaves running in the background may end by itself for this long; Python's resource
+/// Processes that a command leaves in the background have this long to end by themselves. Python's resource
 /// tracker, which removes shared memory segments, needs a moment.
 const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 
-/// The pause before what could not be killed is tried again: a process may hang in the kernel for a while.
+/// The pause before another attempt to kill what did not end: a process may hang in the kernel for a while.
 const NEXT_KILL: Duration = Duration::from_secs(60);
 
 /// Why a command is being ended.
@@ -47,7 +47,7 @@ struct Pace {
     interval: Duration,
     /// What the limit asks for, if there is one.
     limit: Option<Duration>,
-    /// The limit was warned of, and a warning is all that was asked for.
+    /// The warning was given, and no more than a warning was asked for.
     warned: bool,
     /// When the next reading is due, as long as readings are taken.
     reading: Option<Instant>,
@@ -55,7 +55,7 @@ struct Pace {
 
 impl Pace {
     fn next_look(&self, now: Instant) -> Instant {
-        // Looks come thick and fast near the limit to act in time; after the warning there is nothing left to
+        // Near the limit, looks come more often to act in time; after the warning there is nothing left to
         // do.
         let wait = self.limit.filter(|_| !self.warned).unwrap_or(self.interval);
         let reading = self.reading.map(|due| due.max(now));
@@ -73,15 +73,15 @@ pub(super) struct Attempt<'a, 'b> {
     stopping: Option<Stopping>,
     warned: bool,
     failed: FailedLooks,
-    /// How the command itself ended, and until when its stragglers may do so.
+    /// How the command itself ended, and the deadline for what it left in the background.
     ended: Option<(Outcome, Instant)>,
     guard_gone: bool,
     /// Processes that the kernel had killed at the limit before this attempt.
     kills_before: u64,
 }
 
-/// A command that did not survive the kernel's kills at its limit was stopped there, whatever it says of it
-/// itself.
+/// A command that failed after the kernel killed some of its processes was stopped at its limit, whatever
+/// code it gave.
 fn after_kills(ended: Outcome, kills: u64) -> Outcome {
     if kills > 0 && ended != Outcome::Exited(0) { Outcome::StoppedAtLimit } else { ended }
 }
@@ -356,9 +356,9 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Whether it is on us to see that the command ends. What a key sends is the command's to answer, and may
-    /// be an everyday thing: Ctrl-C at a Python prompt. Of a terminal that is closed a command is told, and
-    /// may carry on.
+    /// Whether the supervisor must make sure that the command ends. A key's signal is the command's to answer
+    /// and may mean little: Ctrl-C at a Python prompt. A command that hears of a closed terminal may carry
+    /// on.
     fn is_for_us(&self, heard: Heard) -> bool {
         let by_keyboard = heard.is_by_key() && self.job.standing() == Standing::WithUs;
         let hangs_up = heard.signal == consts::SIGHUP && self.supervisor.terminal.is_some();

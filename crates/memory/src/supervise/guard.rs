@@ -177,7 +177,7 @@ pub(super) fn guard_command(program: &GuardProgram, control: &Path, orders: &Com
     let duty = Duty::Guard { control: control.to_owned(), orders: orders.clone() };
     let mut command = program.command(duty.words());
     if orders.standing != Standing::WithUs {
-        // In a group of its own, so that what the terminal sends to ours passes it by.
+        // In a group of its own, so that signals of the terminal to our group do not reach it.
         command.process_group(0);
     }
     command
@@ -204,10 +204,12 @@ fn guard(program: &GuardProgram, control: &Path, orders: &CommandOrders) -> Resu
             Leftovers { folder: control.parent().map(Path::to_owned), group: orders.group.clone() };
         move || serve(watched, command, witness.as_ref(), &leftovers)
     });
-    // In our group the supervisor stops with the command, and must go on with it, whoever let that go on.
+    // In our process group the supervisor stops with the command, and must continue with it, whoever
+    // continued it.
     collect(command, getppid().filter(|_| shares_group), &mut line);
 
-    // The supervisor answers the end of our reports with a goodbye, or is gone and leaves the tidying to us.
+    // The supervisor answers the end of the reports with a goodbye. If it is gone, tidying up is left to the
+    // guard.
     let _ = line.shutdown(Shutdown::Write);
     let _ = watcher.join();
     Ok(())
@@ -248,8 +250,8 @@ struct Leftovers {
     group: Option<PathBuf>,
 }
 
-/// Does what the supervisor asks until it says goodbye; if the line breaks without one, leaves nothing
-/// behind.
+/// Does what the supervisor asks until it says goodbye. If the line breaks without one, ends everything and
+/// tidies up.
 fn serve(line: UnixStream, command: Pid, witness: Option<&Witness>, leftovers: &Leftovers) {
     for request in BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| Request::parse(&line))
     {

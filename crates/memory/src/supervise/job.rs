@@ -94,7 +94,7 @@ impl Job {
         Probe::below(self.guard_pid(), self.pid())
     }
 
-    /// Signals the command alone; its workers are its own to stop.
+    /// Signals the command alone, which stops its workers itself.
     pub fn tell(&self, signal: Signal) {
         let _ = kill_process(self.command, signal);
     }
@@ -104,7 +104,7 @@ impl Job {
         self.standing
     }
 
-    /// Hands a signal that reached us to the command as it would have got it without us.
+    /// Passes a signal on to the command as it would have arrived without us.
     pub fn pass_on(&self, heard: Heard) {
         let Some(signal) = Signal::from_named_raw(heard.signal) else { return };
         // The guard only tells us to follow the command.
@@ -112,8 +112,8 @@ impl Job {
             return;
         }
         match self.standing {
-            // What a key sends has reached the whole group; of the rest the guard knows whether it meant us
-            // alone.
+            // A key's signal has reached the whole group. For other signals the guard knows whether they were
+            // for us alone.
             Standing::WithUs if heard.is_by_key() => {}
             Standing::WithUs => self.ask(Request::Pass(heard)),
             // Those of the keyboard reach the whole group.
@@ -137,14 +137,14 @@ impl Job {
         self.tell_group(Signal::CONT);
     }
 
-    /// Whether the command itself stands still.
+    /// Whether the command itself is stopped.
     pub fn is_stopped(&self) -> bool {
         Process::new(self.pid()).and_then(|process| process.stat()).is_ok_and(|stat| stat.state == 'T')
     }
 
-    /// Our terminal may have another size: the command's gets it, and the command is told.
+    /// Gives the command's terminal the size of ours, and tells the command if it changed.
     pub fn resize(&self) {
-        // What the kernel told it came before its terminal had the new size.
+        // The kernel's own signal came before its terminal had the new size.
         if self.flow.as_ref().is_some_and(Flow::resize) {
             self.tell_group(Signal::WINCH);
         }
@@ -167,12 +167,12 @@ impl Job {
         let _ = (&self.line).write_all(request.line().as_bytes());
     }
 
-    /// Ends every process of the tree; what would not go is returned.
+    /// Ends every process of the tree; returns those that would not end.
     pub fn end(&self) -> Vec<i32> {
         end_below(self.guard_pid())
     }
 
-    /// After the guard has gone: says goodbye, takes what output is left, and takes the guard in.
+    /// After the guard has finished: says goodbye, passes on the remaining output, and reaps the guard.
     pub fn finish(mut self) {
         if let Some(flow) = self.flow.take() {
             self.dismiss();
@@ -187,7 +187,7 @@ impl Job {
     fn dismiss(&mut self) {
         self.mirror = None;
         self.ask(Request::Goodbye);
-        // If the guard was killed, its orphans are ours now, for we adopt them too.
+        // If the guard was killed, this process has adopted its orphans.
         if !self.guard.wait().is_ok_and(|status| status.success()) {
             end_below(getpid().as_raw_nonzero().get());
         }

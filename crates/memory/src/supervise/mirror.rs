@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-/// How often the modes are looked at: at once for a person, nothing for a processor.
+/// How often the modes are checked: immediate for a person, cheap for a processor.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -44,13 +44,13 @@ pub(super) struct Mirror {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Looks into the mirror before something is shown, so that nobody can answer before the terminal is set for
+/// Checks the modes before output is shown, so that nobody can answer a prompt before the terminal is set for
 /// it.
 #[derive(Clone)]
 pub(super) struct Look(Arc<Mutex<Mirrored>>);
 
 impl Look {
-    /// Sets our terminal as the command has set its own by now.
+    /// Sets our terminal as the command has set its own.
     pub fn now(&self) {
         lock(&self.0).keep();
     }
@@ -126,8 +126,8 @@ impl Mirrored {
         Some(Self { theirs, ours, settings, usual, applied: false, ended: false })
     }
 
-    /// Sets ours as the command has set its own, or back; true if the command takes keys by it. Looks at ours
-    /// each time: a shell that had the terminal while we were stopped has set it for itself.
+    /// Sets our terminal as the command has set its own, or back; true if the command reads keys there. Reads
+    /// our modes each time: a shell that had the terminal while we were stopped has changed them.
     fn keep(&mut self) -> bool {
         // From the background, setting or reading the terminal would stop us.
         if self.ended || !is_in_foreground(&self.ours) {
@@ -188,7 +188,7 @@ impl Keys {
             // A terminal that has gone is ready for ever.
             thread::sleep(LOOK);
         }
-        // One who has stopped reading must not stop us; their terminal holds a page of keys.
+        // A program that has stopped reading must not block us; its terminal holds a page of keys.
         let mut room = [PollFd::new(&self.theirs, PollFlags::OUT)];
         if poll(&mut room, Some(&LOOK_TIME)).is_ok_and(|count| count > 0) {
             let _ = rustix::io::write(&self.theirs, &buffer[..length]);

@@ -80,8 +80,8 @@ pub struct Orders {
     pub interval: Duration,
     /// Readings are taken for this long, or until the end.
     pub duration: Option<Duration>,
-    /// What the user said of the run; without a limit there is nothing to act upon, and the machine's is
-    /// warned of.
+    /// What is known of the run. Without a limit there is nothing to act upon; forecasts are made against the
+    /// machine's.
     pub facts: RunFacts,
     /// What to do at the limit.
     pub on_limit: OnLimit,
@@ -162,7 +162,7 @@ pub enum SuperviseError {
     },
 }
 
-/// Where the supervisor is heard and seen.
+/// How the supervisor communicates with the program that runs it.
 pub struct Surroundings<'a> {
     /// Signals and keys arrive here ...
     pub wakes: &'a Receiver<Wake>,
@@ -215,8 +215,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     outcome
 }
 
-/// Ends our process by Ctrl-C's signal if that is how the command ended on our terminal; otherwise returns. A
-/// shell that runs us in a loop breaks off only if it sees the signal, not for the code 130.
+/// Ends this process by SIGINT if that is how the command ended on our terminal; otherwise returns. A shell
+/// that runs us in a loop stops only if it sees the signal, not for exit code 130.
 pub fn end_like(outcome: Outcome) {
     if outcome == Outcome::Signaled(consts::SIGINT) && OurTerminal::open().is_some() {
         let _ = signal_hook::low_level::emulate_default_handler(consts::SIGINT);
@@ -262,7 +262,7 @@ impl Supervisor<'_> {
             let outcome = Attempt::new(self, &job).attend()?;
             let stood_with_us = job.standing() == Standing::WithUs;
             job.finish();
-            // What ended well left the terminal as it wanted it; what was killed could not.
+            // A command that ended well has restored the terminal; one that was killed could not.
             if stood_with_us
                 && outcome != Outcome::Exited(0)
                 && let Some(terminal) = &self.terminal

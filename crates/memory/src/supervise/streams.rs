@@ -48,9 +48,9 @@ pub type Screen = Arc<Mutex<dyn Write + Send>>;
 pub enum Passage {
     /// To our own standard output and error.
     Through,
-    /// Where it would go to the terminal, to this instead, because a screen is drawn there.
+    /// To a screen that is drawn on the terminal, for what would have gone to the terminal.
     Shown(Screen),
-    /// Nowhere: it is only read along for steps.
+    /// Nowhere: it is only read for steps.
     Swallowed,
 }
 
@@ -133,10 +133,10 @@ fn open_pipe() -> io::Result<(Source, Sink)> {
     Ok((Source::Pipe(reader), Sink::Pipe(writer)))
 }
 
-/// A pseudo-terminal of the size and settings of `ours`, except that it changes no byte: ours does that
+/// A pseudo-terminal with the size and settings of `ours`, except that it changes no byte: ours does that
 /// already.
 fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
-    // Not to become the terminal that controls us.
+    // So that it does not become our controlling terminal.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let controller = openpt(flags)?;
     grantpt(&controller)?;
@@ -151,7 +151,7 @@ fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
     Ok((Source::Terminal(File::from(controller)), Sink::Terminal(terminal)))
 }
 
-/// Who reads along, and who is told.
+/// What the output is read for.
 pub(super) struct Along<'a> {
     pub board: &'a StepBoard,
     pub patterns: &'a StepPatterns,

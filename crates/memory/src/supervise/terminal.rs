@@ -11,10 +11,10 @@ use rustix::{
 };
 use std::{fmt, fs::File, str::FromStr};
 
-/// Where a command stands towards our terminal.
+/// How a command relates to our terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// In our process group: the terminal is its own as much as ours.
+    /// In our process group: it uses the terminal as we do.
     WithUs,
     /// In a process group of its own: there is no terminal.
     OwnGroup,
@@ -72,9 +72,9 @@ impl OurTerminal {
         Some(Self { file, settings })
     }
 
-    /// Puts the settings back that a command changed and did not live to restore.
+    /// Restores the settings that a command changed and could not restore itself.
     pub fn restore(&self) {
-        // From the background it would stop us, and the terminal is somebody else's to set.
+        // From the background it would stop us, and the terminal belongs to somebody else.
         if tcgetpgrp(&self.file).is_ok_and(|foreground| foreground == getpgrp()) {
             let _ = tcsetattr(&self.file, OptionalActions::Drain, &self.settings);
         }

@@ -26,7 +26,7 @@ const MEMORY: Duration = Duration::from_secs(2);
 pub(super) struct Witness(Arc<Mutex<Vec<(Heard, Instant)>>>);
 
 impl Witness {
-    /// Listens from now on. No signal of the keyboard ends or stops a process that listens.
+    /// Listens from now on. Signals of the keyboard do not end or stop a process that listens.
     pub fn listen() -> io::Result<Self> {
         let witness = Self::default();
         on_signals(&[consts::SIGTSTP, consts::SIGTTIN, consts::SIGTTOU], {
@@ -39,7 +39,7 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Whether this signal reached us as well; each that was heard answers for one.
+    /// Whether this signal reached this process as well; each received signal answers for one.
     pub fn heard_too(&self, heard: Heard) -> bool {
         self.take(heard, Instant::now()) || {
             thread::sleep(SETTLE);

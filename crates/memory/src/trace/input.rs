@@ -15,7 +15,7 @@ use std::{
 /// The name that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// Compressed and other forms that are known and not read, by their first bytes.
+/// Forms that are recognised but not read, by their first bytes.
 const REFUSED: [(&[u8], &str); 5] = [
     (b"\xfd7zXZ\0", "xz-compressed; unpack it with `xz -d` first"),
     (b"BZh", "bzip2-compressed; unpack it with `bzip2 -d` first"),
@@ -71,7 +71,7 @@ fn copied(mut from: impl Read) -> io::Result<File> {
     Ok(copy)
 }
 
-/// Takes compression off, told by the first bytes whatever the name says.
+/// Decompresses by what the first bytes say, whatever the name.
 fn unpacked(file: File) -> io::Result<Box<dyn Read + Send>> {
     let (opening, whole) = peek(file)?;
     if opening.starts_with(&[0x1f, 0x8b]) {
@@ -86,7 +86,7 @@ fn unpacked(file: File) -> io::Result<Box<dyn Read + Send>> {
     }
 }
 
-/// Turns UTF-16 into UTF-8, told by its byte order mark; that of UTF-8 itself is left to the reader of lines.
+/// Turns UTF-16 into UTF-8, by its byte order mark. The mark of UTF-8 is left to the reader of lines.
 fn decoded(bytes: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead + Send>> {
     let (opening, whole) = peek(bytes)?;
     let order: Option<fn([u8; 2]) -> u16> = match opening.as_slice() {

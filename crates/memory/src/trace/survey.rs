@@ -3,7 +3,7 @@
 use super::{input::Input, lines::Lines};
 use std::io;
 
-/// A number that counts from 1970, in whatever unit.
+/// Numbers above this count from 1970, in whatever unit.
 const SINCE_1970: f64 = 1e8;
 
 /// The order of the rows.

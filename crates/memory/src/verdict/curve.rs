@@ -15,8 +15,8 @@ const LEAST_NOISE: f64 = 2e-4;
 const SIGNIFICANT: f64 = 8.0;
 /// ... and this part of the level.
 const MATERIAL_PEAK: f64 = 0.004;
-/// The dying samples of a process lie lower than before by this part of what it had, for an interpreter that
-/// ends gives back piece by piece, if it never fell half as deep before ...
+/// Samples of a dying process lie lower than before by this part of what it had (an interpreter that ends
+/// gives memory back piece by piece), if it never fell half as far before ...
 const DYING_FALL: f64 = 0.03;
 /// ... or below this part of the least that it ever had.
 const DYING_LEVEL: f64 = 0.8;

@@ -215,7 +215,7 @@ impl Shape {
         a + b + c
     }
 
-    /// How many numbers were chosen to make it fit: coefficients, and what was searched.
+    /// How many numbers were chosen to make it fit: its coefficients, and what was searched for.
     pub fn freedom(&self) -> f64 {
         /// A place that was searched for fits chance better than a coefficient does: it counts for more.
         const SEARCHED: f64 = 2.0;

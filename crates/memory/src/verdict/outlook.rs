@@ -59,8 +59,8 @@ pub struct Situation {
     pub share: f64,
     /// Bytes of growth that had settled before the curve begins.
     pub risen: f64,
-    /// Whether the curve's range hides more than its noise does: then what came after the growth is still to
-    /// be studied.
+    /// Whether the curve's range hides more than its noise does; then the part after the growth is studied by
+    /// itself.
     pub forgiving: bool,
     /// Whether places are seconds: then nothing but the curve tells where start-up ends.
     pub timed: bool,
@@ -93,7 +93,7 @@ const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..
 pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
 /// Jumps that come ever more seldom, the last one not long ago: a further one would lie beyond what was seen.
 const RARER: Outlook = Outlook { steady: 0.0, warm_up: 0.8, warming: 0.1, leak: 0.1, ..STEADY };
-/// Growth that slows down as caches do whose rows are dealt anew.
+/// Growth that slows down as caches do whose rows are dealt out again in each epoch.
 const DEALT: Outlook = Outlook { steady: 0.0, warming: 0.7, leak: 0.3, ..STEADY };
 
 impl Outlook {
@@ -296,7 +296,7 @@ fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -
     (slope(x, y), scatter / spread(x).max(f64::MIN_POSITIVE).sqrt())
 }
 
-/// Whether the curve rises away from what should explain it, from a place on.
+/// Whether the curve rises above its explanation from a place on.
 pub(super) fn strays(fit: &Fit, curve: &Curve, from: f64) -> bool {
     /// Points that a line is read from.
     const LEAST: usize = 8;
@@ -356,7 +356,7 @@ fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     error < KNOWN * earlier.max(later) && later + 2.0 * error >= PACE * earlier
 }
 
-/// Whether a rate that ended at `knee` is plainly not kept since.
+/// Whether growth has clearly not kept its earlier rate since `knee`.
 fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> bool {
     /// Points that a rate is read from.
     const LEAST: usize = 3;
@@ -421,7 +421,7 @@ fn stopped_at(knee: f64, rate: f64, curve: &Curve, situation: &Situation) -> Out
             let tolerance = 0.12 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
             if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
         }
-        // It levelled off. That rows were the reason takes an epoch to say.
+        // It levelled off. Whether rows were the reason can only be said where the epoch is known.
         None => WARM_UP,
     }
 }

@@ -77,7 +77,7 @@ pub struct Study<'a> {
     pub origin: f64,
     /// Steps in an epoch, told or read from the samples.
     pub epoch_steps: Option<f64>,
-    /// The same, for the curve.
+    /// What is known, as places on the curve.
     pub situation: Situation,
     /// Explanations, the most likely first; never empty.
     pub weighed: Vec<Weighed>,
@@ -85,7 +85,7 @@ pub struct Study<'a> {
     pub standstill: Option<Standstill>,
     /// What they mean together.
     pub outlook: Outlook,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
     /// The growth that had settled before the part of the run that is studied, where that is not the whole.
     pub before: Option<Settled>,
@@ -105,16 +105,16 @@ pub struct Settled {
 impl<'a> Study<'a> {
     /// Studies a run; `None` when there is no curve to speak of.
     ///
-    /// Growth of gigabytes hides megabytes, for misfits that are small against a curve's range are forgiven.
-    /// So what came after growth that has settled is studied by itself, and decides whether that was the end
-    /// of it.
+    /// Growth of gigabytes hides megabytes, because misfits that are small against a curve's range are
+    /// tolerated. So the part after growth that has settled is studied by itself, and decides whether growth
+    /// has ended.
     pub fn of(
         series: &'a Series,
         axis: Axis,
         facts: &'a RunFacts,
         seen_epoch_steps: Option<f64>,
     ) -> Option<Self> {
-        /// After a warm-up came a fill, after the fill a leak: more need not be told apart.
+        /// A warm-up, a fill after it, a leak after that: no run has more parts worth telling apart.
         const PARTS: usize = 4;
         let curve = Curve::new(series.complete_bins(), axis)?;
         let epoch_steps = facts.epoch_steps().or(seen_epoch_steps).filter(|_| axis == Axis::Steps);
@@ -138,7 +138,7 @@ impl<'a> Study<'a> {
         Some(whole)
     }
 
-    /// Studies a part of a run, before which memory had risen by so much.
+    /// Studies a part of a run; memory had `risen` before it.
     fn over(run: &Run<'a>, curve: Curve, risen: f64) -> Self {
         let Run { series, axis, facts, epoch_steps, span } = *run;
         let origin = origin(series, axis);
@@ -184,7 +184,7 @@ impl<'a> Study<'a> {
         study
     }
 
-    /// Takes an outlook for the run's, and what follows from it for the verdict.
+    /// Sets the run's outlook, and the verdict that follows from it.
     fn decide(&mut self, outlook: Outlook) {
         self.standstill = self.standstill.filter(|_| outlook.bounded() >= SURE_OF_BOUND);
         self.outlook = if self.standstill.is_some() { outlook::WARM_UP_OR_LEAK } else { outlook };
@@ -205,7 +205,8 @@ impl<'a> Study<'a> {
         let end = large_growth_end(fit, self);
         /// Standard deviations of the noise that a good explanation stays within.
         const GOOD: f64 = 2.0;
-        // Where nothing is forgiven, what explains the growth well explains the rest too, or strays from it.
+        // Where no misfit is tolerated, an explanation that fits the growth well fits the rest too, or
+        // visibly strays from it.
         let hides = self.situation.forgiving
             || self.situation.scatter > GOOD * self.curve.noise
             || matches!(fit.shape, Shape::Stairs(_))

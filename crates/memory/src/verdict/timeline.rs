@@ -43,7 +43,7 @@ pub struct Timeline {
     offset: f64,
     last_owned: f64,
     first_owned: f64,
-    /// Whether memory fell away while no step was told.
+    /// Whether memory fell sharply while no step was reported.
     between: bool,
     /// How often the run began again.
     pub restarts: u32,

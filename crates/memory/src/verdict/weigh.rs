@@ -9,7 +9,7 @@ use super::{
     fit::{Fit, Shape},
 };
 
-/// Real curves are no formulas: misfits of this part of the range count as noise.
+/// Real curves follow no formula exactly: misfits up to this part of the range count as noise.
 const MISFIT: f64 = 0.006;
 
 /// Before anything was seen, a level is this many times as likely as any one shape of growth.
@@ -81,7 +81,7 @@ fn effective_points(fit: &Fit, curve: &Curve, floor: f64) -> f64 {
     (points * (1.0 - correlation) / (1.0 + correlation)).max(points.min(MIN_EFFECTIVE))
 }
 
-/// Whether a curve moves so far that what is forgiven on it may hide more than its noise.
+/// Whether a curve's range is so large that the tolerated misfit exceeds its noise.
 pub fn forgives(curve: &Curve) -> bool {
     let (low, high) =
         curve.y.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(*y), high.max(*y)));
@@ -93,7 +93,7 @@ pub fn scatter(fit: &Fit, curve: &Curve) -> f64 {
     (fit.squares / curve.weight.iter().sum::<f64>()).sqrt()
 }
 
-/// However alike neighbours are, a curve with a shape is worth this many points.
+/// A curve is worth at least this many points, however alike neighbours are.
 const MIN_EFFECTIVE: f64 = 8.0;
 
 /// Range of the values without the outermost twentieth.

@@ -268,7 +268,7 @@ fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
         let next = besides(told.get(1), "next comes");
         return Some(format!("{subject} best explanation is {words} ({probability:.0} %){next}."));
     }
-    // Several that mean the same decide together against one that is likelier than each of them.
+    // Several explanations with the same meaning may outweigh one that is likelier than each of them.
     let kind = match verdict {
         Verdict::Steady => "without growth",
         Verdict::WarmUp | Verdict::Fill => "by growth that has ended",
@@ -285,7 +285,7 @@ fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
 
 /// All explanations, the likeliest first; shapes that say the same are one.
 fn told(study: &Study, verdict: Verdict) -> Vec<Told> {
-    /// The part of its meaning that must be the verdict's.
+    /// An explanation agrees with the verdict if at least this part of its meaning does.
     const MEANT: f64 = 0.4;
     let mut all: Vec<Told> = Vec::new();
     for explanation in &study.weighed {
@@ -307,7 +307,7 @@ fn told(study: &Study, verdict: Verdict) -> Vec<Told> {
     all
 }
 
-/// A shape in words, by what it means: growth that is too little to matter is not told as growth.
+/// A shape in words, by what it means: growth too small to matter is not called growth.
 fn describe(fit: &Fit, study: &Study) -> String {
     let meant = outlook(fit, &study.curve, &study.situation);
     if meant.steady >= 0.5 {

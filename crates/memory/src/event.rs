@@ -120,7 +120,7 @@ impl fmt::Display for Event {
             }
             Self::GaveUp { restarts } => {
                 let times = if *restarts == 1 { "once".to_owned() } else { format!("{restarts} times") };
-                write!(f, "not starting again: it was done {times} already")
+                write!(f, "not starting again: it was started again {times} already")
             }
             Self::LookFailed { error } => {
                 write!(f, "the memory cannot be read for now, the watch goes on: {error}")

@@ -58,9 +58,9 @@
 //! | [`supervise`] | a command that is started, watched, stopped at its limit and started again |
 //! | [`units`] | bytes and counts as people write them |
 //!
-//! [`watch()`] looks at a tree that runs already. Both [`watch()`] and [`supervise`] show readings and [`Event`]s
-//! to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its steps to whoever watches it
-//! through a [`SupervisorLink`].
+//! [`watch()`] looks at a tree that runs already. Both [`watch()`] and [`supervise`] show readings and
+//! [`Event`]s to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its steps to whoever
+//! watches it through a [`SupervisorLink`].
 
 mod assessment;
 mod event;

@@ -426,7 +426,7 @@ fn ranks_whose_logs_were_put_one_after_the_other_are_told_apart() {
     lines.sort_by_key(|line| line.starts_with("[rank1]"));
     let (samples, notes) = read(&lines.join("\n"));
     assert_eq!((samples.len(), samples[99].rss), (100, 7_000_000_000));
-    assert!(notes.contains("judged is rank 1, which held the most at the end"), "{notes}");
+    assert!(notes.contains("the verdict is about rank 1, which held the most at the end"), "{notes}");
 
     let rows = |rank: u64| (1..=20).map(move |step| format!("{step},{rank},{}\n", 5_000 + step + rank * 100));
     let table: String = rows(0).chain(rows(1)).collect();
@@ -478,5 +478,5 @@ fn a_process_can_be_chosen_by_its_name() {
 fn bare_numbers_without_an_owner_are_refused_for_that_and_not_for_their_unit() {
     let error = refused("Step 1 memory: 2345\nStep 2 memory: 2346\n");
     assert!(error.contains("says whose it is") && !error.contains("several"), "{error}");
-    assert!(refused("Step 1 RAM: 17.4\n").contains("could be of several"));
+    assert!(refused("Step 1 RAM: 17.4\n").contains("could be in several units"));
 }

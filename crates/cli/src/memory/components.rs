@@ -26,7 +26,7 @@ pub struct Isolation<'a> {
     pub format: Format,
 }
 
-/// A part as it is, and the same keeping what it makes.
+/// A part as it is, and the same part keeping everything it makes.
 #[derive(Serialize)]
 struct Pair {
     component: &'static str,
@@ -79,7 +79,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
 
 /// This program as one part.
 fn trial(isolation: &Isolation<'_>, base_model: &Path, component: Component, retain: bool) -> Result<Trial> {
-    let program = std::env::current_exe().context("this program's own file is not to be found")?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command: Vec<OsString> = vec![program.into()];
     command
         .extend(["memory", "__component", component.name(), "--dataset", isolation.dataset].map(Into::into));
@@ -132,7 +132,7 @@ pub struct ComponentArgs {
 /// Rows of a batch, in the parts that make batches.
 const BATCH_SIZE: u64 = 2;
 
-/// Is one part until its rounds are done.
+/// Runs as one part until its rounds are done.
 pub fn component(args: &ComponentArgs) -> Result<ExitCode> {
     let work = Work {
         dataset: &args.dataset,

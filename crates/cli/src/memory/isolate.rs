@@ -1,4 +1,5 @@
-//! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
+//! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline
+//! alone.
 
 use super::{components, options::parse_interval, trials::Trials};
 use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
@@ -34,10 +35,10 @@ pub struct Args {
     /// How many rows of the dataset a part works through in each round.
     #[arg(long, value_name = "N", default_value_t = 32, requires = "dataset", value_parser = clap::value_parser!(u64).range(2..))]
     rows: u64,
-    /// How often each command runs (3), or a part works through its rows (8).
+    /// How often each command runs (default 3), or a part works through its rows (default 8).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Time between two readings: 100ms for commands, 20ms for parts.
+    /// Time between two readings (default 100ms for commands, 20ms for parts).
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
     /// Rows in the dataset of the commands.
@@ -93,7 +94,7 @@ fn shell(command: &str, facts: &RunFacts) -> Trial {
     Trial { name: command.to_owned(), command: words.into(), facts: facts.clone() }
 }
 
-/// Runs the trials in turn, so that what else happens on the machine meets all of them.
+/// Runs the trials in turn, so that other load on the machine affects all of them alike.
 fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
     let (sender, wakes) = channel();
     listen(sender.clone()).context("cannot listen for signals")?;

@@ -35,11 +35,11 @@ Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped
 /// What to do at the limit.
 #[derive(Clone, Copy, ValueEnum)]
 enum LimitAction {
-    /// Tell the command, wait for the grace, end its whole tree.
+    /// Tell the command to stop, wait for the grace, then end its whole tree.
     Stop,
-    /// The same, then start it again.
+    /// The same, then start the command again.
     Restart,
-    /// Only say so.
+    /// Only warn.
     Warn,
 }
 
@@ -58,13 +58,14 @@ pub struct Args {
     /// The signal that tells the command to stop.
     #[arg(long, value_name = "SIGNAL", default_value = "TERM")]
     stop_signal: StopSignal,
-    /// How long the command may take to end once it was told.
+    /// How long the command may take to end after it was told to stop.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     grace: Duration,
-    /// How often it is started again at most.
+    /// How often to start it again at most.
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_restarts: u32,
-    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several times.
+    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several
+    /// times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
     #[command(flatten)]
@@ -113,7 +114,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(outcome.exit_code() as u8))
 }
 
-/// A word of the command and, for `--config=train.yaml`, what stands behind the sign: both may name a file.
+/// A word of the command and, for `--config=train.yaml`, the part after the `=`: both may name a file.
 fn with_value(word: &OsStr) -> impl Iterator<Item = &OsStr> {
     let sign = word.as_bytes().iter().position(|byte| *byte == b'=');
     let value = sign.map(|sign| OsStr::from_bytes(&word.as_bytes()[sign + 1..]));
@@ -133,7 +134,8 @@ pub fn guard(args: &GuardArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// This program as the guard of a command; `/proc/self/exe` is this program even if its file was replaced since it started.
+/// This program as the guard of a command; `/proc/self/exe` is this program even if its file was replaced
+/// since it started.
 pub fn guard_program() -> GuardProgram {
     GuardProgram {
         program: "/proc/self/exe".into(),

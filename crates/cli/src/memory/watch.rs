@@ -34,10 +34,10 @@ pub struct Args {
     /// What to show; the default is a live screen on a terminal and text elsewhere.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Listen here for messages of a training callback (see docs/memory-socket.md).
+    /// Listen at this path for messages of a training callback (see docs/memory-socket.md).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Read steps from this log as it grows, instead of from the file that the output goes to.
+    /// Read steps from this log as it grows, instead of from the file behind the process's output.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]

@@ -75,7 +75,7 @@ pub enum ProbeError {
         pid: i32,
     },
     /// It belongs to somebody else.
-    #[error("process {pid} is not ours to read: run as its owner or as root")]
+    #[error("process {pid} may not be read: run as its owner or as root")]
     NotOurs {
         /// The PID asked for.
         pid: i32,

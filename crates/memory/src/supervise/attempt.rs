@@ -41,7 +41,7 @@ struct Stopping {
     deadline: Instant,
 }
 
-/// What says when to look again.
+/// What decides when to look again.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     interval: Duration,
@@ -225,7 +225,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
         let next = watch.next_look(interval);
         let call = watch.look(at, snapshot.level, next);
-        // Nothing is done on a figure that may count shared pages twice; the tree may also have ended by now.
+        // No action is taken on a figure that may count shared pages twice; the tree may also have ended by
+        // now.
         let (call, snapshot) = match call {
             Call::Measure(need) => {
                 let recorder = self.supervisor.recorder.as_mut()?;
@@ -241,7 +242,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Some(next)
     }
 
-    /// A look that failed is one reading less; the command runs on.
+    /// A failed look costs one reading; the command runs on.
     fn look_failed(&mut self, error: ProbeError) -> Result<(), SuperviseError> {
         let keeps_limit = self.watch.is_some() && self.supervisor.orders.on_limit != OnLimit::Warn;
         match self.failed.count(keeps_limit) {
@@ -373,13 +374,13 @@ impl<'a, 'b> Attempt<'a, 'b> {
         self.job.resize();
     }
 
-    /// The command was stopped: the shell must see the same of us, or it would not give its prompt.
+    /// The command was stopped. The shell must see us stopped too, or it would not show its prompt.
     fn stop_with_command(&mut self) {
         if self.job.standing() != Standing::WithUs {
             return;
         }
         self.job.settle();
-        // Somebody may have let it go on by now.
+        // Somebody may have continued it by now.
         if !self.job.is_stopped() {
             return;
         }

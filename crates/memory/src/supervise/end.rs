@@ -26,7 +26,7 @@ pub(super) struct Known {
     born: u64,
 }
 
-/// Kills everything below `keeper` and waits until it is gone; what would not go is returned.
+/// Kills everything below `keeper` and waits until it is gone; returns the processes that did not end.
 pub(super) fn end_below(keeper: i32) -> Vec<i32> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -80,7 +80,7 @@ impl CommandReport {
 /// What the supervisor tells the guard, one line each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// This signal reached the supervisor: the command gets it, unless it had it already.
+    /// A signal reached the supervisor: pass it to the command, unless the command had it already.
     Pass(Heard),
     /// All is done.
     Goodbye,
@@ -121,7 +121,7 @@ pub(super) struct CommandOrders {
     pub command: Vec<OsString>,
 }
 
-/// What the program of the guard is to do, as it stands in its words.
+/// What the words of the guard ask for.
 #[derive(Debug, Clone, PartialEq)]
 enum Duty {
     /// Guard the command; `control` is the supervisor's socket, in a folder that the guard may remove.
@@ -215,8 +215,8 @@ fn guard(program: &GuardProgram, control: &Path, orders: &CommandOrders) -> Resu
     Ok(())
 }
 
-/// Waits until no child is left: the command, and every orphan that was handed to us. Lets `follower` go on
-/// when the command does.
+/// Waits until no child is left: the command, and every orphan that was adopted. Continues `follower` when
+/// the command continues.
 fn collect(command: Pid, follower: Option<Pid>, line: &mut UnixStream) {
     loop {
         match wait(WaitOptions::UNTRACED | WaitOptions::CONTINUED) {

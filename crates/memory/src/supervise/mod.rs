@@ -65,7 +65,7 @@ pub enum OnLimit {
     Stop,
     /// The same, then start it again.
     Restart,
-    /// Only say so.
+    /// Only warn.
     Warn,
 }
 
@@ -147,7 +147,7 @@ pub enum SuperviseError {
     #[error("a guard is started by a supervisor, not by hand")]
     NoGuardWords,
     /// The guard ended while the command was being started.
-    #[error("the guard of the command ended before it could start")]
+    #[error("the command's guard ended before the command could start")]
     GuardLost,
     /// The tree could not be read.
     #[error(transparent)]

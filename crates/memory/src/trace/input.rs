@@ -100,7 +100,7 @@ fn decoded(bytes: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead + Send>> {
             Utf16 { bytes: BufReader::new(whole), order, ready: Cursor::default() },
         ))),
         None if opening.contains(&0) => Err(invalid(
-            "this is no text, or UTF-16 without a byte order mark: write it as UTF-8 first".to_owned(),
+            "this is not text, or it is UTF-16 without a byte order mark: write it as UTF-8 first".to_owned(),
         )),
         None => Ok(Box::new(BufReader::with_capacity(1 << 16, whole))),
     }

@@ -11,7 +11,7 @@ use crate::units::unit_bytes;
 pub(super) enum Subject {
     /// The whole machine's: `system memory used`.
     Machine,
-    /// Unsaid whose: `memory`.
+    /// Not said whose: `memory`.
     Unsaid,
     /// Not a device's: `RAM`, `CPU memory`.
     Ram,

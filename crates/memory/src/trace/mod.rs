@@ -94,8 +94,8 @@ pub enum TraceError {
         /// What was found and what was expected.
         what: String,
     },
-    /// Memory stands without a unit, and more than one would fit.
-    #[error("{}: {name} has no unit, and its numbers (up to {largest}) could be of several", path.display())]
+    /// Memory figures have no unit, and more than one would fit.
+    #[error("{}: {name} has no unit, and its numbers (up to {largest}) could be in several units", path.display())]
     NoUnit {
         /// The file.
         path: PathBuf,
@@ -104,7 +104,7 @@ pub enum TraceError {
         /// The largest number.
         largest: f64,
     },
-    /// Memory stands without a unit and without an owner; a device's is often written so.
+    /// Memory figures have neither a unit nor an owner; a device's memory is often written so.
     #[error(
         "{}: the log's memory (numbers up to {largest}) has neither a unit nor a word that says whose it is, and may \
          be a GPU's", path.display()
@@ -125,8 +125,8 @@ pub enum TraceError {
         /// The names that the file has.
         known: Vec<String>,
     },
-    /// A table's rows are in no order, and too many.
-    #[error("{}: the rows are in no order, and more than {most}: sort the file by its time first", path.display())]
+    /// A table's rows are not in order, and there are too many to sort.
+    #[error("{}: the rows are not in order, and there are more than {most}: sort the file by its time first", path.display())]
     TooManyToSort {
         /// The file.
         path: PathBuf,

@@ -22,7 +22,7 @@ use std::{
 
 /// A file is refused if more than one line in this many cannot be read.
 const READABLE: u64 = 10;
-/// The most rows that are put in order: what must be held for that is 100 MB.
+/// At most this many rows are sorted: they take 100 MB.
 const MOST_SORTED: usize = 500_000;
 /// No machine has more memory, no run lasts longer: a petabyte, and the seconds of thirty thousand years.
 const MOST_BYTES: u64 = 1 << 50;
@@ -164,8 +164,8 @@ impl TraceReader {
         }
     }
 
-    /// What remains to be said at the end of the file: that it had nothing, or too little, or what was left
-    /// out.
+    /// What is said at the end of the file: that it had no figures, that too many lines were unreadable, or
+    /// what was left out.
     fn conclude(&mut self) -> Option<TraceError> {
         self.notes.extend_from_slice(self.parser.notes());
         let path = || self.input.path().to_owned();
@@ -199,7 +199,7 @@ impl TraceReader {
 
     /// Counts time from the first sample where the file counts it from 1970.
     fn rebase(&mut self, mut sample: Sample) -> Sample {
-        /// Later than any run lasts, earlier than any run was made: three years, in seconds.
+        /// Three years, in seconds: longer than any run, and earlier than any date of one.
         const LONGEST_RUN: f64 = 1e8;
         let start = *self.start.get_or_insert(if sample.t > LONGEST_RUN { sample.t } else { 0.0 });
         sample.t -= start;
@@ -217,7 +217,7 @@ fn plausible(sample: Sample) -> Result<Sample, String> {
         || sample.t.abs() > LAST_SECOND
         || sample.epoch.is_some_and(|epoch| !epoch.is_finite())
     {
-        return Err("the time or the epoch is no possible number".into());
+        return Err("the time or the epoch is not a possible number".into());
     }
     Ok(sample)
 }
@@ -282,7 +282,7 @@ fn recognise(input: &Input, options: &ReadOptions) -> Result<Recognised, TraceEr
     Ok(Recognised { format, opened, header_parts })
 }
 
-/// A run is called as its file, without what says how it is packed: `run.log.gz` is `run`.
+/// The name of a run is that of its file, without the extensions: `run.log.gz` is `run`.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default();
     let packed = path.extension().is_some_and(|end| end == "gz" || end == "zst");

@@ -9,7 +9,7 @@ use super::series::{Bin, Span};
 
 /// Points that explanations are fitted to; medians of neighbours above that, which also calms noise.
 const MAX_POINTS: usize = 160;
-/// Noise is never taken for less than this part of the level: allocators work in steps of this order.
+/// Noise is at least this part of the level: allocators work in steps of this order.
 const LEAST_NOISE: f64 = 2e-4;
 /// A rise or fall counts as one when it exceeds this many standard deviations of the noise ...
 const SIGNIFICANT: f64 = 8.0;
@@ -22,7 +22,8 @@ const DYING_FALL: f64 = 0.03;
 const DYING_LEVEL: f64 = 0.8;
 /// At most this many samples show a process while it ends ...
 const MAX_DYING: usize = 3;
-/// ... or, where the step stands still by then, this part of them: on a busy machine an end takes its time.
+/// ... or, where the step no longer changes, this part of all samples: on a busy machine an end takes its
+/// time.
 const MAX_DYING_AT_LAST_STEP: f64 = 0.1;
 /// Peaks and teeth wider than this part of the run are part of its shape.
 const WIDEST_PEAK: f64 = 0.25;
@@ -47,7 +48,7 @@ pub enum Returning {
 pub enum Axis {
     /// Optimizer steps.
     Steps,
-    /// Seconds, for want of steps.
+    /// Seconds, where there are no steps.
     Seconds,
 }
 
@@ -170,8 +171,8 @@ fn dying_bins(bins: &[Bin]) -> usize {
     (1..=most).rev().find(is_dying).unwrap_or(0)
 }
 
-/// Whether the last bin rises as none of those before it did. One reading is no rate: the next tells what it
-/// means, and where there is none it was the process ending.
+/// Whether the last bin rises as none before it did. One reading is no rate: the next tells what it means,
+/// and if there is none, the process was ending.
 fn rises_alone(bins: &[Bin]) -> bool {
     /// So many times as far as the others.
     const FAR: f64 = 3.0;
@@ -183,7 +184,7 @@ fn rises_alone(bins: &[Bin]) -> bool {
     rises[NEIGHBOURS] > FAR * usual
 }
 
-/// Whether a value falls, or has a level, such as the run never had before.
+/// Whether a value falls further, or lies lower, than ever before in the run.
 fn gives_back(alive: &[Bin], ending: &[Bin], value: impl Fn(&Bin) -> f64) -> bool {
     let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(&value).collect());
     let lowest = |bins: &[Bin]| bins.iter().map(&value).fold(f64::INFINITY, f64::min);
@@ -195,7 +196,7 @@ fn gives_back(alive: &[Bin], ending: &[Bin], value: impl Fn(&Bin) -> f64) -> boo
     falls_as_never || below_all
 }
 
-/// How many bins at the start show a process that was still loading: where there are no steps to tell.
+/// How many bins at the start show a process that was still loading, for runs without steps.
 fn loading_bins(bins: &[Bin]) -> usize {
     const EARLY: f64 = 0.25;
     const LOADED: f64 = 0.9;
@@ -206,7 +207,7 @@ fn loading_bins(bins: &[Bin]) -> usize {
     loading.min((bins.len() as f64 * LONGEST) as usize)
 }
 
-/// Takes peaks and teeth away: each value becomes the lowest of the few that follow it, as few as will do.
+/// Removes peaks and teeth: each value becomes the lowest of the next few, of as few as suffice.
 fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<Returning>) {
     let level = median(raw.to_vec());
     let peak = (SIGNIFICANT * noise(raw, level)).max(MATERIAL_PEAK * level);

@@ -25,8 +25,8 @@ pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
     pace(study, verdict).filter(|_| !has_ceased)
 }
 
-/// Whether memory still grew at the end of the curve. Undecided is what may have stopped: there the likeliest
-/// explanation says what is happening now.
+/// Whether memory was still growing at the end of the curve. Undecided growth may have stopped; there the
+/// likeliest explanation decides.
 pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     /// A rate above this part of the one that is told.
     const STILL: f64 = 0.25;
@@ -191,7 +191,7 @@ fn warmed_up(study: &Study) -> Option<Plateau> {
     Some(plateau_of(ceiling, (ceiling - uncertainty).max(now), ceiling + uncertainty, None))
 }
 
-/// The step from which on an undecided run can be told.
+/// The step from which an undecided run can be decided.
 pub fn decidable_at_step(study: &Study) -> Option<u64> {
     let Span { start: first, end: last } = study.curve.span;
     let step = match study.epoch_steps {
@@ -199,7 +199,7 @@ pub fn decidable_at_step(study: &Study) -> Option<u64> {
         Some(steps) if study.outlook.filling > 0.0 || last < study.origin + steps => {
             study.origin + steps * (1.0 + EPOCH_MARGIN)
         }
-        // A line that may be the fill of a dataset of unknown size: no step will tell, the size will.
+        // A line that may be the fill of a dataset of unknown size: only the size decides it.
         None if study.outlook.filling > study.outlook.warming => return None,
         // A change of rate shows once it has lasted for half of what was seen.
         _ => last + (last - first) / 2.0,
@@ -305,7 +305,7 @@ fn plateau_of(bytes: f64, low: f64, high: f64, step: Option<u64>) -> Plateau {
     Plateau { bytes: whole(bytes), low: whole(low.min(bytes)), high: whole(high.max(bytes)), step }
 }
 
-/// Two standard errors of a rate per unit of the axis, but never less than rows differ.
+/// Two standard errors of a rate per unit of the axis, but at least as much as rows differ.
 fn rate_uncertainty(study: &Study, rate: f64) -> f64 {
     let points = study.curve.x.len() as f64;
     let standard_error = study.situation.scatter * (12.0 / points).sqrt() / study.curve.length();

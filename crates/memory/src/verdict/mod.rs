@@ -28,8 +28,7 @@ use series::Series;
 use study::Study;
 use timeline::{Place, Timeline};
 
-/// A run that began again is judged by its last part once that has this many samples; before, by the part
-/// before.
+/// A restarted run is judged by its last part once that has this many samples; until then by the part before.
 const LEAST_AFTER_RESTART: u64 = 20;
 /// No ending of a curve is surer than this.
 const SUREST: f64 = 0.99;
@@ -75,7 +74,7 @@ impl Analyst {
         }
     }
 
-    /// The same, of a run that was recorded: there is nothing to wait for, and advice is given accordingly.
+    /// The same for a recorded run: nothing more will come, and the advice says so.
     pub fn of_recorded(facts: RunFacts) -> Self {
         Self { is_recorded: true, ..Self::new(facts) }
     }
@@ -85,7 +84,7 @@ impl Analyst {
         &self.facts
     }
 
-    /// Replaces what is known of the run, for a live watch learns of the dataset from the run itself.
+    /// Replaces what is known of the run: a live watch learns of the dataset from the run itself.
     pub fn learn(&mut self, facts: RunFacts) {
         self.facts = facts;
     }
@@ -121,7 +120,7 @@ impl Analyst {
         Trail { start_up, run: series.bins(), axis, epoch_end, epoch_steps }
     }
 
-    /// What can be said now.
+    /// What can be said at this moment.
     pub fn assessment(&self) -> Assessment {
         let Some(study) = self.study() else { return self.nothing_yet() };
         let verdict = study.verdict;
@@ -236,7 +235,7 @@ impl Analyst {
     }
 }
 
-/// The last bin that is no part of the ending, where the last ones are.
+/// The last bin before the process was ending, where the last bins show that.
 fn before_end(bins: &[Bin]) -> Option<BeforeEnd> {
     let alive = curve::without_dying(bins);
     let last = alive.last().filter(|_| alive.len() < bins.len())?.mean();

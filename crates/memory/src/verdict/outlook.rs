@@ -9,18 +9,18 @@ use super::{
     stairs::Stairs,
 };
 
-/// Movement below the first part of the level, over the whole run, is none: healthy runs drift by this much.
-/// Above the second it is growth. In between it may be either.
+/// Movement over the whole run below the first part of the level is not growth: healthy runs drift by this
+/// much. Above the second it is growth. In between it may be either.
 const MATERIAL: (f64, f64) = (0.004, 0.008);
-/// Nor is movement below so many bytes: an allocator's pools move that much by themselves. In forty steps of
-/// a trainer that holds 61 MB they drifted by 3.3 MB in one of three runs, and that was called a leak.
+/// The same two in bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
+/// holds 61 MB they drifted by 3.3 MB in one of three runs, which must not be called a leak.
 const MATERIAL_BYTES: (f64, f64) = (3.5e6, 4e6);
 /// The same two for what comes after growth that has settled, where a slow leak would hide.
 const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
 const MATERIAL_BYTES_AFTER: (f64, f64) = (2e6, 4e6);
-/// Nor is movement of less than so many standard errors: chance does as much.
+/// The same two in standard errors: chance moves as much.
 const CHANCE: (f64, f64) = (3.5, 5.0);
-/// From so many on it is no longer certain that there is none.
+/// From this many standard errors on, growth is no longer excluded.
 const DOUBT: f64 = 2.0;
 /// Growth has settled when less than this part of it is still to come.
 const SETTLED: f64 = 0.10;
@@ -28,9 +28,10 @@ const SETTLED: f64 = 0.10;
 const OVER: f64 = 4.0;
 /// A rate below this part of the earlier one has stopped.
 const STOPPED: f64 = 0.12;
-/// And if it stopped, what is added since is less than this part of the growth before.
+/// Growth has stopped only if less than this part of it was added since.
 const STOPPED_GROWTH: f64 = 0.3;
-/// A rate below this part of the earlier one fell by more than rows dealt anew to two workers explain.
+/// A rate below this part of the earlier one has fallen by more than rows dealt out again to two workers
+/// explain.
 const KEPT_RATE: f64 = 0.4;
 /// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
 pub(super) const EPOCH_MARGIN: f64 = 0.10;
@@ -91,7 +92,7 @@ const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
 const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
 /// Growth that goes on, and nothing says for how long.
 pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
-/// Jumps that come ever more seldom, the last one not long ago: a further one would lie beyond what was seen.
+/// Jumps that come ever more rarely, the last one recently: the next one would lie beyond the recording.
 const RARER: Outlook = Outlook { steady: 0.0, warm_up: 0.8, warming: 0.1, leak: 0.1, ..STEADY };
 /// Growth that slows down as caches do whose rows are dealt out again in each epoch.
 const DEALT: Outlook = Outlook { steady: 0.0, warming: 0.7, leak: 0.3, ..STEADY };
@@ -187,7 +188,7 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             } else {
                 slowed(knee, later_rate / rate, curve, situation)
             };
-            // At this rate growth has not stopped, however little it had time for.
+            // At this rate growth has not stopped, however short the time since.
             let goes_on = if later_rate > KEPT_RATE * rate { 1.0 } else { real(after, 1.0 - knee) };
             stopped_at(knee, rate, curve, situation).or(&on, goes_on)
         }
@@ -261,8 +262,8 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     if part > SAME {
         return endless(situation, situation.origin, 1.0);
     }
-    // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next
-    // they look the same.
+    // Caches in workers that get other rows in each epoch grow more slowly from epoch to epoch; until the
+    // epoch after next they look the same.
     let keeps_on = slows_no_more(knee, part, curve, situation).unwrap_or(part < KEPT_RATE);
     if keeps_on && keeps_pace(curve, knee, situation) {
         endless(situation, knee, 1.0 - knee)
@@ -272,8 +273,8 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
 }
 
 /// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the
-/// next, once enough of that was seen: where rows are dealt anew it slows down by about the same part once
-/// more.
+/// next; `None` until enough of it was seen. Where workers get other rows in each epoch, it slows down by
+/// about the same part once more.
 fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Option<bool> {
     /// Epochs of which the later rate is read.
     const SEEN: f64 = 0.5;

@@ -1,8 +1,8 @@
 //! What a person or a program sees while memory is watched: lines, JSON, or a screen.
 //!
-//! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard output
-//! belongs to the command). Verdicts are shown once they have held; the last word is a summary with the last one.
-//! Nothing that cannot be written ends a command.
+//! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard
+//! output belongs to the command). Verdicts are shown once they have held; the last word is a summary with
+//! the last one. Nothing that cannot be written ends a command.
 
 mod history;
 mod keys;
@@ -60,7 +60,7 @@ pub struct Seen {
 
 /// How a watch or a run ended.
 pub struct Ending<'a> {
-    /// In words; an error if there are none.
+    /// In words; `None` after an error.
     pub how: Option<&'a str>,
     /// After this long.
     pub after: Duration,
@@ -73,7 +73,7 @@ pub struct View {
     seen: Seen,
     settled: Settled,
     wakes: Sender<Wake>,
-    /// It was said that our output cannot be written.
+    /// Whether it was said that our output cannot be written.
     told: bool,
 }
 
@@ -127,7 +127,8 @@ impl View {
         };
     }
 
-    /// A watch whose output nobody reads any more ends. One whose disk is full goes on, and a command always does.
+    /// A watch ends when nobody reads its output any more. It goes on when a disk is full, and a command is
+    /// never ended.
     fn answer(&mut self, written: io::Result<()>) {
         let Err(error) = written else { return };
         if self.place == Place::Run {

@@ -23,7 +23,7 @@ use crate::{
     units::{self, SizeUnit, counted, time_unit, unit_bytes},
 };
 
-/// What a column holds. Units are `None` as long as nobody says them.
+/// What a column holds. A unit is `None` until it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Column {
     Time(Option<f64>),
@@ -83,11 +83,11 @@ struct Csv {
     separator: char,
     names: Vec<String>,
     columns: Vec<Column>,
-    /// Columns with the same memory of several processes or runs, with the names of these.
+    /// Columns with the same figure of several processes or runs, with their names.
     alike: Vec<(usize, String)>,
-    /// Columns that say which process or run a row is of, with what they call it.
+    /// Columns that say whose a row is, each with its kind.
     written_by: Vec<(usize, &'static str)>,
-    /// Whose rows are read, where they are of several.
+    /// Whose rows are read, where the table has several processes.
     writer: Option<Choice>,
     order: Order,
     notes: Vec<Sentence>,
@@ -190,7 +190,7 @@ impl Csv {
         self.alike = table_writers::alike(&self.names, memory, candidates);
     }
 
-    /// Settles whose memory is read, where columns or rows are of several.
+    /// Settles whose memory is read, where the table has several processes.
     fn choose_writer(&mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<(), TraceError> {
         let memory = self.memory_column();
         let in_columns = self.alike.len() > 1;
@@ -262,7 +262,7 @@ impl Csv {
         of(SizeColumn::Anon).or_else(|| of(SizeColumn::Rss)).or_else(|| of(SizeColumn::Pss)).unwrap_or(0)
     }
 
-    /// Gives sizes their unit, or the largest number if no unit is certain.
+    /// Settles the unit of sizes; the error is the largest number, if no unit is certain.
     fn settle_size(&mut self, memory: usize, survey: &Survey, options: &ReadOptions) -> Result<(), f64> {
         let Column::Size(_, named) = self.columns[memory] else { return Ok(()) };
         let given = options.unit.map(|unit| unit.0 as f64);
@@ -314,8 +314,8 @@ fn is_header(names: &[String], columns: &[Column]) -> bool {
     known && names.iter().all(|name| name.len() < 80 && !name.contains(": ") && !name.contains('='))
 }
 
-/// Of several columns with resident memory the one whose name says most plainly that it is the process's
-/// stays; of several with the step, that of the optimizer.
+/// Of several columns with resident memory, keeps the one whose name says most plainly that it is the
+/// process's; of several with the step, the optimizer's.
 fn take_best(columns: &mut [Column], names: &[String]) {
     let rank = |at: usize| key::subject(&key::words(&names[at]));
     let resident = |column: &Column| matches!(column, Column::Size(SizeColumn::Rss, _));

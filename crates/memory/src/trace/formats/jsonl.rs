@@ -44,7 +44,10 @@ impl Jsonl {
             if header.trace == TRACE_VERSION {
                 Ok(header)
             } else {
-                Err(format!("the trace is of version '{}'; this reads '{TRACE_VERSION}'", header.trace))
+                Err(format!(
+                    "the trace has version '{}', and only '{TRACE_VERSION}' can be read",
+                    header.trace
+                ))
             }
         }))
     }

@@ -31,7 +31,7 @@ use std::{
 /// A longer line is a dumped array or an encoded image, not a line of progress.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// What figures have in common that may be put into one curve.
+/// The kind of a figure; only figures of one kind make a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     subject: Subject,
@@ -78,7 +78,7 @@ struct TextLog {
     options: ReadOptions,
     /// The kind that is read; `None` where there is none.
     kind: Option<Kind>,
-    /// Bytes in one of what has no unit.
+    /// The unit assumed for figures without one, in bytes.
     bare_unit: Option<f64>,
     /// Whose lines are read, where several processes wrote the log.
     writer: Option<Choice>,
@@ -86,8 +86,8 @@ struct TextLog {
     /// Reads lines of other processes, whose bars must not be mixed with those of the one that is judged.
     other_steps: LineReader,
     board: StepBoard,
-    /// The epoch that was told since the last sample; told again, an old one would look like one that stands
-    /// still.
+    /// The epoch that was told since the last sample. Repeating an older one would look like an epoch that
+    /// stands still.
     epoch: Option<f64>,
     /// Whether the log tells epochs as positions in the run, such as 0.12.
     tells_position: bool,
@@ -113,7 +113,7 @@ fn look_through(input: &Input, mut see: impl FnMut(&str) -> bool) -> std::io::Re
         match lines.next() {
             Ok(Some(line)) => has_found = see(&String::from_utf8_lossy(line)),
             Ok(None) => return Ok(()),
-            // What stands before a cut can still be read; the reader meets the same end and says so.
+            // The part before a cut can still be read; the reader meets the same cut and reports it.
             Err(_) if has_found => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -149,9 +149,9 @@ impl Survey {
         }
     }
 
-    /// The kind that says most plainly that it is the process's, of those that are told about as often as
-    /// any. What has no unit needs one that is certain, and must not be somebody's unnamed memory, which
-    /// often is a GPU's.
+    /// Of the kinds that appear about as often as any, the one that says most plainly that it is the
+    /// process's. Figures without a unit need one that is certain, and an owner: unnamed memory is often a
+    /// GPU's.
     fn choose(&self) -> Option<Kind> {
         let usable = |(kind, (_, largest)): &(&Kind, &(u64, f64))| {
             kind.has_unit || (kind.subject != Subject::Unsaid && only_unit(*largest).is_some())
@@ -334,7 +334,7 @@ impl LineParser for TextLog {
         }
         let text: Cow<'_, str> = String::from_utf8_lossy(line);
         let is_judged = self.is_judged(&text);
-        // Ranks go in step, so where the one that is judged tells no steps, those of others are its own, too.
+        // Ranks advance together, so where the judged one tells no steps, those of others are used.
         let is_foreign = !is_judged && self.writer.as_ref().is_some_and(|writer| writer.tells_steps);
         let (board, mut epoch) = (&self.board, None);
         let mut number = None;

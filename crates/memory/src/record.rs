@@ -127,7 +127,8 @@ impl Recorder {
         }
         snapshot.sample.t = t;
         snapshot.sample.spike = self.probe.take_spike();
-        (snapshot.sample.step, snapshot.sample.epoch) = self.board.now(&facts);
+        let position = self.board.now(&facts);
+        (snapshot.sample.step, snapshot.sample.epoch) = (position.step, position.epoch);
         self.last = snapshot.sample.owned();
         self.write_down(&snapshot.sample);
         self.analyst.push(&snapshot.sample);

@@ -5,7 +5,7 @@
 
 use garden_memory::{
     ByteSize, RunFacts, Sample, TraceReader,
-    steps::{OutputParser, StepBoard, StepPatterns},
+    steps::{OutputParser, Position, StepBoard, StepPatterns},
     trace::ReadOptions,
 };
 use std::{collections::BTreeMap, path::Path};
@@ -97,7 +97,7 @@ fn found(example: &Example) -> Result<BTreeMap<&'static str, String>, String> {
     } else {
         let board = StepBoard::default();
         OutputParser::new(board.clone(), &StepPatterns::default()).feed(example.text.as_bytes());
-        let (step, epoch) = board.now(&RunFacts::default());
+        let Position { step, epoch } = board.now(&RunFacts::default());
         let facts = board.facts(&RunFacts::default());
         let said = |number: Option<u64>| number.map_or("none".to_owned(), |number| number.to_string());
         found.insert("step", said(step));

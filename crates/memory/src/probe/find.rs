@@ -193,7 +193,7 @@ fn prints_steps(pid: i32) -> bool {
         return false;
     };
     log.catch_up();
-    board.now(&RunFacts::default()).0.is_some()
+    board.now(&RunFacts::default()).step.is_some()
 }
 
 /// Processes that could train by their name and show no evidence of it, the largest first.

@@ -128,6 +128,7 @@ mod tests {
     use crate::{
         RunFacts,
         socket::{LimitAction, LimitNotice},
+        steps::Position,
     };
     use std::time::Instant;
 
@@ -164,7 +165,7 @@ mod tests {
                 socket.path(),
             )
             .unwrap();
-        until(|| board.now(&RunFacts::default()) == (Some(12), Some(0.5)));
+        until(|| board.now(&RunFacts::default()) == Position { step: Some(12), epoch: Some(0.5) });
         assert_eq!(board.facts(&RunFacts::default()).dataset_size, Some(663));
         assert_eq!(socket.unreadable(), 7);
     }
@@ -178,7 +179,9 @@ mod tests {
         for step in 1..=3 {
             callback.send_to(format!("{{\"step\": {step}}}").as_bytes(), socket.path()).unwrap();
         }
-        until(|| board.now(&RunFacts::default()).0 == Some(3) && !lock(&socket.shared).listeners.is_empty());
+        until(|| {
+            board.now(&RunFacts::default()).step == Some(3) && !lock(&socket.shared).listeners.is_empty()
+        });
         let notice = SupervisorMessage::MemoryLimit(LimitNotice {
             action: LimitAction::Checkpoint,
             owned: 95,

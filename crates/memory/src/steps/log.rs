@@ -148,7 +148,7 @@ mod tests {
     };
 
     fn step(board: &StepBoard) -> Option<u64> {
-        board.now(&RunFacts::default()).0
+        board.now(&RunFacts::default()).step
     }
 
     #[test]

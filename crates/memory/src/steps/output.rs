@@ -67,7 +67,8 @@ mod tests {
         let step = pattern.map(|pattern| pattern.parse().unwrap());
         let patterns = StepPatterns { step, ..StepPatterns::default() };
         OutputParser::new(board.clone(), &patterns).feed(output.as_bytes());
-        board.now(&RunFacts::default())
+        let position = board.now(&RunFacts::default());
+        (position.step, position.epoch)
     }
 
     #[test]
@@ -114,7 +115,7 @@ mod tests {
     fn pieces_are_put_together_and_long_lines_passed_over() {
         let board = StepBoard::default();
         let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
-        let step = || board.now(&RunFacts::default()).0;
+        let step = || board.now(&RunFacts::default()).step;
         for piece in ["St", "ep ", "1", "5:"] {
             parser.feed(piece.as_bytes());
         }
@@ -132,6 +133,6 @@ mod tests {
         let board = StepBoard::default();
         let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
         parser.feed(b"\xff\xfe\x00\x1b[31m\n\x1b[1mstep 3\x1b[0m\n");
-        assert_eq!(board.now(&RunFacts::default()).0, Some(3));
+        assert_eq!(board.now(&RunFacts::default()).step, Some(3));
     }
 }

@@ -349,7 +349,7 @@ mod tests {
         let mut failures = Vec::new();
         let output = b"step 1\n".chain(&b"step 2\n"[..]).chain(&b"step 3\n"[..]);
         pass(output, Box::new(full), parser, None, |error| failures.push(error.to_string()));
-        assert_eq!(board.now(&RunFacts::default()).0, Some(3), "all of it was read");
+        assert_eq!(board.now(&RunFacts::default()).step, Some(3), "all of it was read");
         assert_eq!(failures.len(), 1, "{failures:?}");
         assert!(failures[0].contains("No space left"), "{failures:?}");
     }

@@ -9,17 +9,36 @@ use super::{
     stairs::Stairs,
 };
 
-/// Movement over the whole run below the first part of the level is not growth: healthy runs drift by this
-/// much. Above the second it is growth. In between it may be either.
-const MATERIAL: (f64, f64) = (0.004, 0.008);
-/// The same two in bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
-/// holds 61 MB they drifted by 3.3 MB in one of three runs, which must not be called a leak.
-const MATERIAL_BYTES: (f64, f64) = (3.5e6, 4e6);
-/// The same two for what comes after growth that has settled, where a slow leak would hide.
-const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
-const MATERIAL_BYTES_AFTER: (f64, f64) = (2e6, 4e6);
-/// The same two in standard errors: chance moves as much.
-const CHANCE: (f64, f64) = (3.5, 5.0);
+/// An amount of movement: a part of the level or bytes, whichever is more.
+#[derive(Debug, Clone, Copy)]
+struct Movement {
+    part: f64,
+    bytes: f64,
+}
+
+/// Below `may_be_growth` a curve only drifts; from `is_growth` on it grows; in between it may be either.
+#[derive(Debug, Clone, Copy)]
+struct Material {
+    may_be_growth: Movement,
+    is_growth: Movement,
+}
+
+/// Movement over the whole run. Healthy runs drift by less than half a percent, and an allocator's pools move by
+/// themselves: in forty steps of a trainer that holds 61 MB they drifted by 3.3 MB in one of three runs, which must
+/// not be called a leak.
+const MATERIAL: Material = Material {
+    may_be_growth: Movement { part: 0.004, bytes: 3.5e6 },
+    is_growth: Movement { part: 0.008, bytes: 4e6 },
+};
+/// Movement after growth that has settled, where a slow leak would hide.
+const MATERIAL_AFTER: Material = Material {
+    may_be_growth: Movement { part: 0.002, bytes: 2e6 },
+    is_growth: Movement { part: 0.004, bytes: 4e6 },
+};
+/// Movement of fewer standard errors is chance ...
+const CHANCE: f64 = 3.5;
+/// ... and from this many on it is not.
+const NO_CHANCE: f64 = 5.0;
 /// From this many standard errors on, growth is no longer excluded.
 const DOUBT: f64 = 2.0;
 /// Growth has settled when less than this part of it is still to come.
@@ -137,7 +156,7 @@ impl Outlook {
 
 /// What `fit` means for the ending.
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
-    let (slight, material) = thresholds(curve, 1.0, situation);
+    let Thresholds { slight, material } = thresholds(curve, 1.0, situation);
     let real = |rise: f64, share: f64| real(rise, share, curve, situation);
     let meant = match fit.shape {
         Shape::Level { .. } => STEADY,
@@ -207,25 +226,34 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
 
 /// Growth over the curve that would matter, if it covers this part of the run.
 pub(super) fn material(curve: &Curve, share: f64) -> f64 {
-    let (parts, bytes) = limits(share);
-    material_at(curve, (parts.1, bytes.1))
+    movement(curve, limits(share).is_growth)
 }
 
-/// Parts of the level and bytes: growth that may matter, and growth that does.
-fn limits(share: f64) -> ((f64, f64), (f64, f64)) {
-    if share < 1.0 { (MATERIAL_AFTER, MATERIAL_BYTES_AFTER) } else { (MATERIAL, MATERIAL_BYTES) }
+/// What counts as growth on a curve that covers this part of the run.
+fn limits(share: f64) -> Material {
+    if share < 1.0 { MATERIAL_AFTER } else { MATERIAL }
 }
 
-/// Growth over a part of the curve that may matter, and growth that does.
-fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> (f64, f64) {
-    let (parts, bytes) = limits(situation.share);
+/// Bytes of growth over a part of a curve.
+struct Thresholds {
+    /// Growth that may matter.
+    slight: f64,
+    /// Growth that does.
+    material: f64,
+}
+
+fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> Thresholds {
+    let limits = limits(situation.share);
     // A short part has fewer points.
     let error = situation.error / share.max(situation.spacing).sqrt();
-    let at = |part, bytes, errors: f64| material_at(curve, (part, bytes)).max(errors * error);
-    (at(parts.0, bytes.0, CHANCE.0), at(parts.1, bytes.1, CHANCE.1))
+    Thresholds {
+        slight: movement(curve, limits.may_be_growth).max(CHANCE * error),
+        material: movement(curve, limits.is_growth).max(NO_CHANCE * error),
+    }
 }
 
-fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
+/// Bytes of an amount of movement on this curve; peaks make its floor uncertain.
+fn movement(curve: &Curve, Movement { part, bytes }: Movement) -> f64 {
     /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its
     /// height.
     const OF_TEETH: f64 = 0.25;
@@ -240,10 +268,9 @@ fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
 
 /// How likely a rise over a part of the curve is growth, and not the drift of a healthy run or chance.
 fn real(rise: f64, share: f64, curve: &Curve, situation: &Situation) -> f64 {
-    let (_, material) = thresholds(curve, share, situation);
-    let (parts, bytes) = limits(situation.share);
+    let Thresholds { material, .. } = thresholds(curve, share, situation);
     let error = situation.error / share.max(situation.spacing).sqrt();
-    let slight = material_at(curve, (parts.0, bytes.0)).max(DOUBT * error);
+    let slight = movement(curve, limits(situation.share).may_be_growth).max(DOUBT * error);
     ((rise - slight) / (material - slight).max(1.0)).clamp(0.0, 1.0)
 }
 
@@ -284,17 +311,24 @@ fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> 
         return None;
     }
     let at = |place: f64| curve.x.partition_point(|x| *x < place);
-    let (earlier, _) = rate(curve, at(knee)..at(next), situation);
-    let (later, error) = rate(curve, at(next)..curve.x.len(), situation);
-    Some(later - error > (3.0 + part) / 4.0 * earlier)
+    let earlier = rate(curve, at(knee)..at(next), situation);
+    let later = rate(curve, at(next)..curve.x.len(), situation);
+    Some(later.bytes - later.error > (3.0 + part) / 4.0 * earlier.bytes)
 }
 
-/// The rate of a stretch of the curve, with its standard error.
-fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> (f64, f64) {
+/// A rate, per length of the curve.
+struct Rate {
+    bytes: f64,
+    /// Standard error of the bytes.
+    error: f64,
+}
+
+/// The rate of a stretch of the curve.
+fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> Rate {
     let (x, y) = (&curve.x[stretch.clone()], &curve.y[stretch]);
     // Points that resemble their neighbours count for fewer.
     let scatter = situation.error * (curve.x.len() as f64 / 12.0).sqrt();
-    (slope(x, y), scatter / spread(x).max(f64::MIN_POSITIVE).sqrt())
+    Rate { bytes: slope(x, y), error: scatter / spread(x).max(f64::MIN_POSITIVE).sqrt() }
 }
 
 /// Whether the curve rises above its explanation from a place on.
@@ -314,7 +348,7 @@ pub(super) fn strays(fit: &Fit, curve: &Curve, from: f64) -> bool {
     let scatter = (x.iter().zip(&off).map(misfit).sum::<f64>() / points as f64).sqrt();
     let rise = slope * (x[points - 1] - x[0]);
     let chance = DOUBT * scatter * (12.0 / points as f64).sqrt();
-    rise > material_at(curve, (MATERIAL_AFTER.0, MATERIAL_BYTES_AFTER.0)).max(chance)
+    rise > movement(curve, MATERIAL_AFTER.may_be_growth).max(chance)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -348,12 +382,12 @@ fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     if half - start < LEAST {
         return false;
     }
-    let (whole, chance) = rate(curve, start..curve.x.len(), situation);
-    if whole < CHANCE.0 * chance {
+    let whole = rate(curve, start..curve.x.len(), situation);
+    if whole.bytes < CHANCE * whole.error {
         return false;
     }
-    let ((earlier, _), (later, error)) =
-        (rate(curve, start..half, situation), rate(curve, half..curve.x.len(), situation));
+    let earlier = rate(curve, start..half, situation).bytes;
+    let Rate { bytes: later, error } = rate(curve, half..curve.x.len(), situation);
     error < KNOWN * earlier.max(later) && later + 2.0 * error >= PACE * earlier
 }
 
@@ -365,8 +399,8 @@ fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> 
     if curve.x.len() - start < LEAST {
         return false;
     }
-    let (since, error) = rate(curve, start..curve.x.len(), situation);
-    since + 2.0 * error < KEPT_RATE * before
+    let since = rate(curve, start..curve.x.len(), situation);
+    since.bytes + 2.0 * since.error < KEPT_RATE * before
 }
 
 /// Growth at the end of a curve.

@@ -355,7 +355,7 @@ impl LineParser for TextLog {
             return Ok(None);
         }
         let Some(bytes) = self.amount(&text)? else { return Ok(None) };
-        let step = self.board.now(&RunFacts::default()).0;
+        let step = self.board.now(&RunFacts::default()).step;
         let rss = bytes.round() as u64;
         Ok(Some(Sample { t: self.time, step, epoch: self.epoch.take(), rss, ..Sample::default() }))
     }

@@ -92,9 +92,9 @@ mod tests {
         let mut sentences =
             vec![Sentence::about(Setting::SizeUnit, "It was taken for MB."), "Nothing to do.".into()];
         for _ in 0..2 {
-            Sentence::name_all(&mut sentences, |_| "--unit says another");
+            Sentence::name_all(&mut sentences, |_| "the flag U says another");
             let said: Vec<&str> = sentences.iter().map(Sentence::as_str).collect();
-            assert_eq!(said, ["It was taken for MB (--unit says another).", "Nothing to do."]);
+            assert_eq!(said, ["It was taken for MB (the flag U says another).", "Nothing to do."]);
         }
     }
 }

@@ -251,3 +251,52 @@ fn several_runs_share_a_picture_over_steps_or_over_time() {
     assert_eq!(untimed.status.code(), Some(2), "{said}");
     assert!(said.contains("one tells only steps"), "{said}");
 }
+
+#[test]
+fn notes_and_advice_name_the_flags_that_help_in_every_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("a written file");
+        path.to_str().expect("a path").to_owned()
+    };
+    let page = folder.path().join("page.html").to_str().expect("a path").to_owned();
+    let ranks = (1..=20).flat_map(|step| (0..2).map(move |rank| (step, rank)));
+    let ranks: String =
+        ranks.map(|(step, rank)| format!("[rank{rank}]:Step {step} RSS: {} MB\n", 5000 + step)).collect();
+    let bare: String = (1..=20).map(|row| format!("{},5552\n", row * 1001)).collect();
+    let growing: String = (1..=40).map(|step| format!("{step},{}\n", 5000 + 50 * step)).collect();
+    for (path, flags) in [
+        (write("ranks.log", ranks), &["(--process chooses another)"][..]),
+        (
+            write("bare.csv", format!("time,rss\n{bare}")),
+            &["(--unit says another)", "(--time-unit says another)"],
+        ),
+        (
+            write("growing.csv", format!("step,rss_mb\n{growing}")),
+            &["(--dataset-size N --samples-per-step K)"],
+        ),
+        (
+            write("few.csv", "time_s,rss_mb\n1,500\n".to_owned()),
+            &["(model-garden memory run --out run.jsonl"],
+        ),
+    ] {
+        let text = garden(&["analyze", &path, "--html", &page]);
+        let json = garden(&["analyze", &path, "--format", "json"]);
+        let joined =
+            |text: &[u8]| String::from_utf8_lossy(text).split_whitespace().collect::<Vec<_>>().join(" ");
+        let page = joined(&fs::read(&page).expect("a page"));
+        for flag in flags {
+            for (form, said) in
+                [("text", joined(&text.stdout)), ("json", joined(&json.stdout)), ("html", page.clone())]
+            {
+                assert!(said.contains(flag), "{path}: no {flag} in the {form}: {}", joined(&text.stdout));
+            }
+        }
+    }
+    let leak = trace(folder.path(), "leak", |step| 1_000_000_000 + 10_000_000 * step);
+    let said =
+        garden(&["analyze", leak.to_str().expect("a path"), "--limit", "8GB", "--format", "json"]).stdout;
+    let restart = "(model-garden memory run --limit ... --on-limit restart)";
+    assert!(String::from_utf8_lossy(&said).contains(restart));
+}

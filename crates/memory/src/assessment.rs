@@ -1,8 +1,9 @@
 //! The answer: what kind of growth a trace shows, where it ends, and what to do about it.
 //!
-//! These types are the JSON that `memory analyze --format json` prints, field for field. Sizes are bytes and
-//! rates are bytes per step, per sample or per minute: the unit is part of the name.
+//! These types are the JSON that `memory analyze` and `memory watch` print, field for field. Sizes are bytes.
+//! Rates are bytes per step, per row or per minute; the field's name says which.
 
+use crate::sentence::{Sentence, Setting};
 use serde::{Deserialize, Serialize};
 
 /// The kind of growth that a run shows.
@@ -13,7 +14,7 @@ pub enum Verdict {
     Steady,
     /// Grows ever more slowly towards a ceiling.
     WarmUp,
-    /// Grows by a constant per sample until every sample was seen once.
+    /// Grows by a constant per row until every row was seen once.
     Fill,
     /// Grows past the first epoch, without end.
     Leak,
@@ -70,14 +71,64 @@ pub struct Ending {
 }
 
 /// Where the growth sits, as far as the split of the memory shows it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mechanism {
-    /// `anonymous`, `shared`, `file` or `swap`.
-    pub memory: &'static str,
-    /// `parent` or `workers`, where the tree has both.
-    pub place: Option<&'static str>,
-    /// `per-sample`, `per-evaluation`, `sawtooth`, `spikes`, `stairs` ..., where a pattern was seen.
-    pub pattern: Option<&'static str>,
+    /// The kind of memory.
+    pub memory: MemoryKind,
+    /// The part of the tree, where it has more than one process.
+    pub place: Option<TreePart>,
+    /// How it grows, where a pattern was seen.
+    pub pattern: Option<Pattern>,
+}
+
+/// A kind of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryKind {
+    /// Resident memory whose source does not tell the kinds apart.
+    Resident,
+    /// Heap, stacks, private writable pages.
+    Anonymous,
+    /// Shared memory.
+    Shared,
+    /// Swapped-out memory.
+    Swap,
+    /// File-backed memory, which the kernel can drop.
+    File,
+}
+
+/// A part of a process tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TreePart {
+    /// The root process.
+    Parent,
+    /// The processes below it.
+    Workers,
+}
+
+/// How memory grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// By a constant per row of the dataset.
+    PerSample,
+    /// In equal jumps, as with each evaluation or save.
+    PerEvaluation,
+    /// Up, and collected again and again.
+    Sawtooth,
+    /// In short peaks above a base line.
+    Spikes,
+    /// In jumps between levels.
+    Stairs,
+    /// Not from the start, but from a later moment on.
+    Late,
+    /// At a constant rate.
+    ConstantRate,
+    /// At a constant rate that stopped.
+    LevelledOff,
+    /// Ever more slowly.
+    SlowingDown,
 }
 
 /// What an assessment comes down to.
@@ -100,14 +151,15 @@ pub struct Assessment {
     pub verdict: Verdict,
     /// What the verdict means for this run, in half a sentence.
     pub meaning: &'static str,
-    /// Probability of the ending that the verdict names, 0 to 1: of no further growth for `steady`, `warm-up` and `fill`, of growth
-    /// without end for `leak`. For `undecided`: one minus the probability of the likeliest ending.
+    /// Probability of the ending that the verdict names, 0 to 1: of no further growth for `steady`, `warm-up`
+    /// and `fill`, of growth without end for `leak`. For `undecided`: one minus the probability of the
+    /// likeliest ending.
     pub confidence: f64,
     /// Probability that memory has stopped growing, or will by itself, 0 to 1.
     pub will_stop: f64,
     /// Probability that it grows without end; both sum to 1.
     pub will_go_on: f64,
-    /// Whether memory still grew at the end of what was seen.
+    /// Whether memory was still growing at the last sample.
     pub grows_now: bool,
     /// Bytes per optimizer step while growing.
     pub growth_per_step: Option<f64>,
@@ -121,7 +173,7 @@ pub struct Assessment {
     pub exhaustion: Option<Exhaustion>,
     /// For an undecided run: the endings that remain.
     pub endings: Vec<Ending>,
-    /// For an undecided run: the step from which on it can be told.
+    /// For an undecided run: the step from which the verdict can be decided.
     pub decidable_at_step: Option<u64>,
     /// What was held before the process ended, where the last samples show it ending.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,14 +181,20 @@ pub struct Assessment {
     /// Where the growth sits.
     pub mechanism: Option<Mechanism>,
     /// Why, in sentences.
-    pub evidence: Vec<String>,
+    pub evidence: Vec<Sentence>,
     /// What to do next, in sentences.
-    pub advice: Vec<String>,
+    pub advice: Vec<Sentence>,
 }
 
 impl Assessment {
+    /// Names the settings that evidence and advice are about, in the words of the front end that shows them.
+    pub fn name_settings(&mut self, name: impl Fn(Setting) -> &'static str) {
+        Sentence::name_all(&mut self.evidence, &name);
+        Sentence::name_all(&mut self.advice, &name);
+    }
+
     /// The ending that the verdict names; `None` for an undecided run.
-    pub fn named_ending(&self) -> Option<&'static str> {
+    fn named_ending(&self) -> Option<&'static str> {
         match self.verdict {
             Verdict::Steady => Some("will stay level"),
             Verdict::WarmUp | Verdict::Fill => Some("has stopped growing"),
@@ -145,7 +203,8 @@ impl Assessment {
         }
     }
 
-    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`; both for an undecided run.
+    /// The ending that the verdict names, with its probability: `will go on growing: 93 %`. For an undecided
+    /// run, both endings.
     pub fn ending(&self) -> String {
         let percent = |probability: f64| format!("{:.0} %", probability * 100.0);
         match self.named_ending() {
@@ -158,7 +217,7 @@ impl Assessment {
         }
     }
 
-    /// What it comes down to against a limit in bytes.
+    /// The answer, given a limit in bytes.
     pub fn answer(&self, limit: Option<u64>) -> Answer {
         let exceeds = |plateau: &Plateau| limit.is_some_and(|limit| plateau.bytes > limit);
         match self.verdict {
@@ -171,6 +230,46 @@ impl Assessment {
                 Answer::WillNotFit
             }
             Verdict::Steady | Verdict::WarmUp | Verdict::Fill => Answer::Fine,
+        }
+    }
+}
+
+impl MemoryKind {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident",
+            Self::Anonymous => "anonymous",
+            Self::Shared => "shared",
+            Self::Swap => "swap",
+            Self::File => "file",
+        }
+    }
+}
+
+impl TreePart {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Parent => "parent",
+            Self::Workers => "workers",
+        }
+    }
+}
+
+impl Pattern {
+    /// The name that JSON has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::PerSample => "per-sample",
+            Self::PerEvaluation => "per-evaluation",
+            Self::Sawtooth => "sawtooth",
+            Self::Spikes => "spikes",
+            Self::Stairs => "stairs",
+            Self::Late => "late",
+            Self::ConstantRate => "constant-rate",
+            Self::LevelledOff => "levelled-off",
+            Self::SlowingDown => "slowing-down",
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Looks at a tree that failed: one is a reading less, not the end of a watch.
+//! Counts failed attempts to read a process tree, so that one failure costs a reading and not the watch.
 
-/// A limit that could not be looked after this often in a row is none any more. A machine that is short of memory or
-/// files for a moment is no reason to end hours of work.
+/// After this many failures in a row the limit can no longer be enforced. Fewer are tolerated: a machine that
+/// is short of memory or file handles for a moment must not end hours of work.
 const MOST_FAILED_LOOKS: u32 = 60;
 
-/// The looks that failed.
+/// Counts looks that failed.
 #[derive(Debug, Default)]
 pub(crate) struct FailedLooks {
     in_a_row: u32,
@@ -23,7 +23,7 @@ pub(crate) enum Failed {
 }
 
 impl FailedLooks {
-    /// Counts one more; only a limit that is to be kept is a reason to give up.
+    /// Counts one more failure. Gives up only where a limit must be enforced.
     pub fn count(&mut self, keeps_limit: bool) -> Failed {
         self.in_a_row = self.in_a_row.saturating_add(1);
         if keeps_limit && self.in_a_row >= MOST_FAILED_LOOKS {
@@ -35,7 +35,7 @@ impl FailedLooks {
         }
     }
 
-    /// A look worked again.
+    /// Records a look that succeeded.
     pub fn end(&mut self) {
         self.in_a_row = 0;
     }

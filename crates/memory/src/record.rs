@@ -1,8 +1,8 @@
-//! One tick of a watch: probe, place in the run, write down, judge.
+//! One tick of a watch: probe the tree, place the sample in the run, write it to the trace, judge it.
 //!
-//! In comes a [`Probe`] and what is known of the run; out comes a [`Reading`] per tick. Looks between two ticks are not recorded, but the
-//! highest of them is part of the next reading. A trace that can no longer be
-//! written (a full disk) ends the recording, never the watch, and what stands in it already stays there.
+//! A [`Recorder`] gives a [`Reading`] per tick. Looks between two ticks are not recorded, but the highest of
+//! them is part of the next reading. A trace that can no longer be written (a full disk) ends the recording,
+//! never the watch; what the trace holds already stays there.
 
 use crate::{
     Analyst, Assessment, RunFacts, Sample, TraceError, TraceWriter,
@@ -33,7 +33,7 @@ pub struct Recorder {
     lost_trace: Option<TraceError>,
     log: Option<LogFollower>,
     start: Instant,
-    /// The own memory at the last reading.
+    /// The tree's own memory at the last reading.
     last: u64,
     /// The highest look since then, and when it was.
     highest: Option<(f64, Snapshot)>,
@@ -68,8 +68,9 @@ impl Recorder {
         self
     }
 
-    /// Goes on with another tree, the next attempt of the same run: time and trace continue, the judgement starts anew.
-    pub fn follow(&mut self, probe: Probe) {
+    /// Continues with another tree, the next attempt of the same run: time and trace continue, the verdict
+    /// starts from nothing.
+    pub(crate) fn follow(&mut self, probe: Probe) {
         self.probe = probe;
         self.board.restart();
         self.analyst = Analyst::new(self.given.clone());
@@ -96,7 +97,7 @@ impl Recorder {
     }
 
     /// Records the look at which the limit was acted upon, with who held what: it may be the last.
-    pub fn record_action(&mut self, mut snapshot: Snapshot, why: &str) -> Reading {
+    pub(crate) fn record_action(&mut self, mut snapshot: Snapshot, why: &str) -> Reading {
         let t = self.start.elapsed().as_secs_f64();
         snapshot.sample.peak = Some(snapshot.moment(t));
         snapshot.sample.acted = Some(why.to_owned());
@@ -104,13 +105,13 @@ impl Recorder {
         self.record(snapshot, t)
     }
 
-    /// After the end: the highest look since the last reading, recorded if it was above that.
-    pub fn finish(&mut self) -> Option<Reading> {
+    /// After the end: records the highest look since the last reading, if it was above that reading.
+    pub(crate) fn finish(&mut self) -> Option<Reading> {
         let (t, snapshot) = self.highest.take().filter(|(_, look)| look.sample.owned() > self.last)?;
         Some(self.record(snapshot, t))
     }
 
-    /// Places a snapshot in the run, writes it down and judges.
+    /// Places a snapshot in the run, writes it to the trace and judges it.
     fn record(&mut self, mut snapshot: Snapshot, t: f64) -> Reading {
         if let Some(free) = self.given.leave_free {
             self.given.limit = natural_limit(&snapshot).map(|limit| limit.saturating_sub(free));
@@ -126,19 +127,20 @@ impl Recorder {
         }
         snapshot.sample.t = t;
         snapshot.sample.spike = self.probe.take_spike();
-        (snapshot.sample.step, snapshot.sample.epoch) = self.board.now(&facts);
+        let position = self.board.now(&facts);
+        (snapshot.sample.step, snapshot.sample.epoch) = (position.step, position.epoch);
         self.last = snapshot.sample.owned();
         self.write_down(&snapshot.sample);
         self.analyst.push(&snapshot.sample);
         Reading { snapshot, assessment: self.analyst.assessment(), facts }
     }
 
-    /// Since when it watches.
+    /// How long it has been watching.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Why the trace could not be written on, told once.
+    /// Why the trace can no longer be written; given once.
     pub fn take_lost_trace(&mut self) -> Option<TraceError> {
         self.lost_trace.take()
     }
@@ -153,10 +155,16 @@ impl Recorder {
     }
 }
 
-/// Where memory ends for a tree that was given no limit: what it has plus what it could still get, from the machine or
-/// from its control group, whichever is less.
+/// The limit of a tree that was given none: what it has plus what the machine or its control group can still
+/// give, whichever is less.
 pub fn natural_limit(snapshot: &Snapshot) -> Option<u64> {
     snapshot.available().map(|available| snapshot.sample.owned() + available)
+}
+
+/// When the next tick is due. Missed ticks are skipped, not made up for.
+pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Instant {
+    let next = last + interval;
+    if next > now { next } else { now + interval }
 }
 
 #[cfg(test)]
@@ -176,5 +184,13 @@ mod tests {
         assert_eq!(natural_limit(&snapshot), Some(40), "others use a part of the group");
         snapshot.cgroup = Some(CgroupMemory { limit: None, usage: 20 });
         assert_eq!(natural_limit(&snapshot), Some(100));
+    }
+
+    #[test]
+    fn missed_ticks_are_left_out() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        assert_eq!(next_tick(start, second, start + second / 2), start + second);
+        assert_eq!(next_tick(start, second, start + 10 * second), start + 11 * second);
     }
 }

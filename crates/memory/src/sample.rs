@@ -52,12 +52,12 @@ pub struct Sample {
     /// Memory the machine could still give (`MemAvailable`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<u64>,
-    /// The highest level that looks between the reading before and this one saw, where it is above both, or the level at which
-    /// the limit was acted upon.
+    /// The highest level between the previous reading and this one, where it is above both; or the level at
+    /// which the limit was acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<Moment>,
-    /// The most that one process had resident since the reading before by its own high-water mark (`VmHWM`, file-backed pages
-    /// included), where no look saw that much of it.
+    /// The most that one process had resident since the previous reading, by its own high-water mark
+    /// (`VmHWM`, file-backed pages included), where no look saw as much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spike: Option<u64>,
     /// Why the limit was acted upon at this moment, where it was.
@@ -68,7 +68,7 @@ pub struct Sample {
 impl Sample {
     /// The memory that a verdict is about: what the process must give back itself.
     ///
-    /// A source that knows resident memory only (a log, another tool) stands in for it with that.
+    /// For a source that knows only resident memory (a log, another tool), it is the resident memory.
     pub fn owned(&self) -> u64 {
         if self.is_split() {
             self.anon.saturating_add(self.shmem).saturating_add(self.swap)
@@ -107,10 +107,10 @@ pub struct Holder {
 }
 
 impl Moment {
-    /// So many processes are named; the others together hold `owned` less their sum.
-    pub const MOST_NAMED: usize = 8;
+    /// At most this many processes are named; the others together hold `owned` less their sum.
+    pub(crate) const MOST_NAMED: usize = 8;
 
-    /// What the processes that are not named held.
+    /// Bytes held by the processes that are not named.
     pub fn others(&self) -> u64 {
         self.owned.saturating_sub(self.held.iter().map(|holder| holder.owned).sum())
     }
@@ -135,7 +135,7 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// The step at which every row was seen once, if that can be told.
+    /// The number of steps after which every row was seen once, where it is known.
     pub fn epoch_steps(&self) -> Option<f64> {
         let derived = || match (self.dataset_size, self.samples_per_step) {
             (Some(rows), Some(per_step)) if rows > 0 && per_step > 0 => Some(rows as f64 / per_step as f64),

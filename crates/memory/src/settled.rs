@@ -1,8 +1,8 @@
 //! The verdict that is shown while a run is watched: one that has held for a while.
 //!
-//! Takes the assessment of each reading and returns the one to show. In the first minutes every reading can tip the
-//! scales, and a person who sees six answers in half a minute believes none of them. Only what is shown waits: limits
-//! act on each assessment as it comes, and the summary gives the last one.
+//! Takes the assessment of each reading and returns the one to show. In the first minutes every reading can
+//! change the verdict, and a person who sees six answers in half a minute believes none of them. Only the
+//! display waits: limits act on each assessment as it comes, and the summary gives the last one.
 
 use crate::{Assessment, Verdict};
 
@@ -15,9 +15,9 @@ const SECONDS: f64 = 10.0;
 #[derive(Debug, Default)]
 pub struct Settled {
     shown: Option<Assessment>,
-    /// What contradicts it lately.
+    /// The verdict that contradicts it now.
     rival: Option<Rival>,
-    /// Since when it was contradicted, by whatever.
+    /// When the contradiction by any verdict began.
     doubted_since: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ impl Settled {
             (self.rival, self.doubted_since) = (None, None);
             fresh.clone()
         } else if shown.verdict == Verdict::Undecided || t - doubted_since >= SECONDS {
-            // What is shown does not hold any more, and nothing holds yet in its place.
+            // What was shown no longer holds, and no other verdict has held long enough.
             waiting(fresh)
         } else {
             shown
@@ -61,7 +61,7 @@ impl Settled {
     }
 }
 
-/// What is shown as long as no verdict has held.
+/// What is shown until a verdict has held.
 fn waiting(fresh: &Assessment) -> Assessment {
     Assessment {
         verdict: Verdict::Undecided,
@@ -70,7 +70,7 @@ fn waiting(fresh: &Assessment) -> Assessment {
         exhaustion: None,
         endings: Vec::new(),
         decidable_at_step: None,
-        evidence: vec![format!("A verdict is shown once it has held for {SECONDS:.0} seconds.")],
+        evidence: vec![format!("A verdict is shown once it has held for {SECONDS:.0} seconds.").into()],
         advice: Vec::new(),
         ..fresh.clone()
     }

@@ -1,7 +1,7 @@
-//! Sizes as people write and read them: `32GB` in, `17.5 GB` out.
+//! Sizes as people write and read them: parses `32GB`, prints `17.5 GB`.
 //!
 //! Decimal units (kB, MB, GB, TB) are powers of 1000 and binary ones (KiB, MiB, GiB, TiB) powers of 1024,
-//! always; what is printed is decimal. A bare number is bytes.
+//! always. Printed sizes are decimal. A bare number is bytes.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::{fmt, str::FromStr};

@@ -1,12 +1,16 @@
-//! A watch from beginning to end: ticks at an interval until the tree ends, the time is up or somebody stops it.
+//! Watches a process tree at an interval until the tree ends, the time is up or somebody stops it.
 //!
-//! Takes a [`Recorder`] and a channel on which signals and keys arrive, and shows readings to an [`Observer`]. Whatever
-//! ends the watch, every reading was recorded before it was shown. A look that fails is a reading less.
+//! Takes a [`Recorder`] and a channel on which signals and keys arrive, and shows readings to an
+//! [`Observer`]. Every reading is recorded before it is shown. A look that fails costs a reading, not the
+//! watch.
 
 use crate::{
+    event::Event,
     failed_looks::{Failed, FailedLooks},
-    record::{Reading, Recorder},
-    supervise::{Event, Heard, Report, Stream, asks_to_end, stop_here},
+    observe::{Observer, stop_with},
+    record::{Recorder, next_tick},
+    signals::{Heard, asks_to_end},
+    wake::Wake,
 };
 use signal_hook::consts;
 use std::{
@@ -15,51 +19,6 @@ use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
-
-/// What can interrupt the wait for the next tick.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wake {
-    /// A signal arrived at our process.
-    Signal(Heard),
-    /// A person asks to end.
-    Quit,
-    /// A person asks to pause, as by Ctrl-Z.
-    Pause,
-    /// The screen must be drawn again, for another size or another view.
-    Redraw,
-    /// What a supervised command prints cannot be passed on.
-    OutputLost {
-        /// Which stream of ours.
-        stream: Stream,
-        /// Why.
-        error: String,
-    },
-    /// The guard of a supervised command reports.
-    Guard(Report),
-    /// The guard is gone.
-    GuardGone,
-}
-
-/// Who is shown what happens.
-pub trait Observer {
-    /// The tree at this moment.
-    fn reading(&mut self, reading: &Reading);
-    /// Something happened.
-    fn event(&mut self, event: &Event);
-    /// The screen must be drawn again.
-    fn redraw(&mut self) {}
-    /// We are about to be stopped: the terminal is the shell's again.
-    fn suspend(&mut self) {}
-    /// We were let go on.
-    fn resume(&mut self) {}
-}
-
-/// Stops our process as Ctrl-Z does, with the terminal as the shell expects it, until it is let go on.
-pub(crate) fn stop_with(observer: &mut dyn Observer) {
-    observer.suspend();
-    stop_here();
-    observer.resume();
-}
 
 /// Why a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,12 +79,6 @@ pub fn watch(
     }
 }
 
-/// The next point of the grid; ticks that were missed are left out rather than made up for.
-pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Instant {
-    let next = last + interval;
-    if next > now { next } else { now + interval }
-}
-
 fn wait(until: Instant, wakes: &Receiver<Wake>, observer: &mut dyn Observer) -> ControlFlow<()> {
     loop {
         match wakes.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -141,18 +94,5 @@ fn wait(until: Instant, wakes: &Receiver<Wake>, observer: &mut dyn Observer) -> 
                 return ControlFlow::Continue(());
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn missed_ticks_are_left_out() {
-        let start = Instant::now();
-        let second = Duration::from_secs(1);
-        assert_eq!(next_tick(start, second, start + second / 2), start + second);
-        assert_eq!(next_tick(start, second, start + 10 * second), start + 11 * second);
     }
 }

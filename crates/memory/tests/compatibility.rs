@@ -5,7 +5,7 @@
 
 use garden_memory::{
     ByteSize, RunFacts, Sample, TraceReader,
-    steps::{OutputParser, StepBoard, StepPatterns},
+    steps::{OutputParser, Position, StepBoard, StepPatterns},
     trace::ReadOptions,
 };
 use std::{collections::BTreeMap, path::Path};
@@ -93,11 +93,11 @@ fn found(example: &Example) -> Result<BTreeMap<&'static str, String>, String> {
         found.insert("time", last.t.to_string());
         found.insert("step", last.step.map_or("none".to_owned(), |step| step.to_string()));
         found.insert("epoch", last.epoch.map_or("none".to_owned(), |epoch| epoch.to_string()));
-        found.insert("note", reader.notes().join("\n"));
+        found.insert("note", reader.notes().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     } else {
         let board = StepBoard::default();
         OutputParser::new(board.clone(), &StepPatterns::default()).feed(example.text.as_bytes());
-        let (step, epoch) = board.now(&RunFacts::default());
+        let Position { step, epoch } = board.now(&RunFacts::default());
         let facts = board.facts(&RunFacts::default());
         let said = |number: Option<u64>| number.map_or("none".to_owned(), |number| number.to_string());
         found.insert("step", said(step));

@@ -68,7 +68,7 @@ fn a_thousand_traces_without_a_hard_error_and_99_percent_right() {
                 misses.push(format!(
                     "seed {seed}: {} ({})",
                     assessment.verdict.name(),
-                    assessment.evidence.join(" ")
+                    assessment.evidence.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 ));
             }
         }

@@ -45,7 +45,10 @@ fn the_second_run_is_a_fill() {
     assert_eq!(assessment.growth_per_step, Some(per_sample * 8.0));
     assert_eq!(assessment.growth_per_minute, None, "the log has no clock");
     assert!(
-        assessment.evidence.iter().any(|sentence| sentence.contains("663 rows, 8 a step) ends at step 83"))
+        assessment
+            .evidence
+            .iter()
+            .any(|sentence| sentence.as_str().contains("663 rows, 8 a step) ends at step 83"))
     );
 }
 

@@ -2,7 +2,7 @@
 //! or left out is said.
 
 use garden_memory::{
-    RunFacts, Sample, TraceError, TraceReader, Verdict,
+    RunFacts, Sample, Sentence, TraceError, TraceReader, Verdict,
     report::Run,
     steps::{OutputParser, StepBoard, StepPatterns},
     trace::ReadOptions,
@@ -17,12 +17,17 @@ fn file(name: &str, bytes: &[u8]) -> (TempDir, PathBuf) {
     (folder, path)
 }
 
+/// Sentences, a line each.
+fn said(sentences: &[Sentence]) -> String {
+    sentences.iter().map(Sentence::as_str).collect::<Vec<_>>().join("\n")
+}
+
 /// The samples of a file, and what is said of it.
 fn read_with(bytes: &[u8], options: &ReadOptions) -> Result<(Vec<Sample>, String), TraceError> {
     let (_folder, path) = file("run", bytes);
     let mut reader = TraceReader::open_with(path, options)?;
     let samples = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
-    Ok((samples, reader.notes().join("\n")))
+    Ok((samples, said(reader.notes())))
 }
 
 fn read(text: &str) -> (Vec<Sample>, String) {
@@ -376,7 +381,12 @@ fn a_file_without_steps_and_times_is_judged_over_its_readings() {
     let run = Run::read(&path, &RunFacts::default()).expect("a run");
     let rate = run.assessment.growth_per_step.expect("a rate");
     assert!((2.9e6..3.1e6).contains(&rate), "{rate}");
-    assert!(run.assessment.evidence.iter().any(|said| said.contains("200 readings are counted as steps")));
+    assert!(
+        run.assessment
+            .evidence
+            .iter()
+            .any(|said| said.as_str().contains("200 readings are counted as steps"))
+    );
     assert_eq!(run.assessment.growth_per_minute, None, "no clock, no minutes");
 }
 
@@ -402,7 +412,7 @@ fn of_several_ranks_in_one_log_the_one_that_holds_the_most_at_the_end_is_judged(
         let (_folder, path) = file("run", text.as_bytes());
         let run =
             Run::read(path, &RunFacts { steps_per_epoch: Some(20.0), ..RunFacts::default() }).expect(&text);
-        let said = run.assessment.evidence.join(" ");
+        let said = said(&run.assessment.evidence);
         assert_eq!(run.assessment.verdict, Verdict::Leak, "{said}");
         let rate = run.assessment.growth_per_step.expect("a rate");
         assert!((rate / 20e6 - 1.0).abs() < 0.05, "{rate}: {said}");
@@ -416,7 +426,7 @@ fn ranks_whose_logs_were_put_one_after_the_other_are_told_apart() {
     lines.sort_by_key(|line| line.starts_with("[rank1]"));
     let (samples, notes) = read(&lines.join("\n"));
     assert_eq!((samples.len(), samples[99].rss), (100, 7_000_000_000));
-    assert!(notes.contains("judged is rank 1, which held the most at the end"), "{notes}");
+    assert!(notes.contains("the verdict is about rank 1, which held the most at the end"), "{notes}");
 
     let rows = |rank: u64| (1..=20).map(move |step| format!("{step},{rank},{}\n", 5_000 + step + rank * 100));
     let table: String = rows(0).chain(rows(1)).collect();
@@ -468,5 +478,5 @@ fn a_process_can_be_chosen_by_its_name() {
 fn bare_numbers_without_an_owner_are_refused_for_that_and_not_for_their_unit() {
     let error = refused("Step 1 memory: 2345\nStep 2 memory: 2346\n");
     assert!(error.contains("says whose it is") && !error.contains("several"), "{error}");
-    assert!(refused("Step 1 RAM: 17.4\n").contains("could be of several"));
+    assert!(refused("Step 1 RAM: 17.4\n").contains("could be in several units"));
 }

@@ -22,7 +22,7 @@ fn epochs_of(steps: f64) -> RunFacts {
 }
 
 fn says(assessment: &Assessment, words: &str) -> bool {
-    assessment.evidence.iter().chain(&assessment.advice).any(|sentence| sentence.contains(words))
+    assessment.evidence.iter().chain(&assessment.advice).any(|sentence| sentence.as_str().contains(words))
 }
 
 /// Reaches `level` over 40 steps and adds `rate` bytes with every step since.

@@ -100,6 +100,11 @@ fn reports_of_many_runs_neither_contradict_themselves_nor_break_the_grammar() {
     }
 }
 
+/// The reasons, in one text.
+fn said(assessment: &Assessment) -> String {
+    assessment.evidence.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
 /// What is found in a run of so many steps, with a little noise.
 fn found(steps: u64, epoch: Option<f64>, bytes: impl Fn(u64) -> u64) -> Assessment {
     let mut analyst = Analyst::new(RunFacts { steps_per_epoch: epoch, ..RunFacts::default() });
@@ -115,7 +120,7 @@ fn jumps_that_come_to_no_growth_are_not_told_as_growth() {
     // Up and down again by 3 MB, twice: the level is where it was.
     let steady = found(200, None, |step| 1_000_000_000 + if step % 100 > 50 { 3_000_000 } else { 0 });
     assert_eq!(steady.verdict, Verdict::Steady, "{steady:#?}");
-    let said = steady.evidence.join(" ");
+    let said = said(&steady);
     assert!(said.contains("explanation is a level with 3 jumps that come to no growth"), "{said}");
 }
 
@@ -126,7 +131,7 @@ fn undecided_growth_that_has_ceased_is_not_told_as_going_on() {
     let jumps =
         found(100, None, |step| 300_000_000 + 4_000_000 * (u64::from(step > 20) + u64::from(step > 70)));
     for (found, since) in [(&hinge, "step 100"), (&jumps, "step 71")] {
-        let said = found.evidence.join(" ");
+        let said = said(found);
         assert!(found.verdict == Verdict::Undecided && !found.grows_now, "{said}");
         assert!(said.contains(&format!("It has hardly grown since {since}, which is too short")), "{said}");
     }
@@ -140,7 +145,7 @@ fn undecided_growth_that_has_ceased_is_not_told_as_going_on() {
 #[test]
 fn how_long_it_has_been_level_counts_from_the_last_jump_that_is_told() {
     let found = found(190, None, |step| 1_000_000_000 + 7_800_000 * (step.min(130) / 30));
-    let said = found.evidence.join(" ");
+    let said = said(&found);
     assert!(
         said.contains("at steps 30, 60, 90 and 120) and has stayed level for the 70 steps since"),
         "{said}"

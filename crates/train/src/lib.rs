@@ -23,7 +23,6 @@ pub mod rows;
 pub mod run;
 pub mod schedule;
 pub mod selective_loss;
-mod supervisor_link;
 pub mod trainer;
 
 pub use cancel::Cancel;

@@ -7,11 +7,10 @@ use crate::{
     announce::Announcer,
     config::{MemoryConfig, OnMemoryLimit},
     events::{Event, MemoryReading, MemoryVerdict, Topic},
-    supervisor_link::SupervisorLink,
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{
-    Assessment, RunFacts, TraceHeader, TraceWriter,
+    Assessment, RunFacts, SupervisorLink, TraceHeader, TraceWriter,
     probe::Probe,
     record::{Reading, Recorder, natural_limit},
     steps::{Progress, Source, StepBoard},

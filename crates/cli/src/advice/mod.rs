@@ -4,7 +4,7 @@
 //! same message with flags in the place of settings. Libraries know no flags; this folder has one table for each.
 
 pub mod data;
-mod memory;
+pub mod memory;
 mod model;
 pub mod train;
 

@@ -109,7 +109,7 @@ pub(super) fn save(path: &Path, content: &str) -> Result<()> {
     garden_files::write(path, content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How the terminal wants it.
+/// How the terminal wants its text.
 pub(super) fn style() -> text::Style {
     const USUAL_WIDTH: u16 = 80;
     let terminal = stdout().is_terminal();

@@ -1,15 +1,11 @@
 //! The parts of training alone: `memory isolate --dataset`, and the hidden command that is one part.
 
 use super::{isolate::signed, trials::Trials};
-use crate::{dataset::flags::SourceFlags, exit, progress::Format};
+use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{
-    ByteSize, RunFacts, Verdict,
-    record::Reading,
-    supervise::{self, Passage},
-};
+use garden_memory::{ByteSize, RunFacts, Verdict, listen, record::Reading, supervise::Passage};
 use garden_model::init::{Plan, Preset};
-use garden_train::isolate::{Component, Measured, Signals, Trial, Work, measure, run_component};
+use garden_train::isolate::{Component, Host, Measured, Trial, Work, measure, run_component};
 use serde::Serialize;
 use std::{
     ffi::OsString,
@@ -30,7 +26,7 @@ pub struct Isolation<'a> {
     pub format: Format,
 }
 
-/// A part as it is, and the same keeping what it makes.
+/// A part as it is, and the same part keeping everything it makes.
 #[derive(Serialize)]
 struct Pair {
     component: &'static str,
@@ -50,8 +46,9 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
         }
     };
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
-    let signals = Signals { wakes: &wakes, sender: &sender };
+    listen(sender.clone()).context("cannot listen for signals")?;
+    let guard = super::run::guard_program();
+    let host = Host { wakes: &wakes, sender: &sender, guard: &guard };
     let mut pairs = Vec::new();
     let mut progress = Trials::new(2 * Component::ALL.len(), isolation.format);
     for component in Component::ALL {
@@ -61,7 +58,8 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
             let trial = trial(isolation, &base_model, component, retain)?;
             // A part says nothing unless it fails, and then it says why.
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(&trial, isolation.interval, Passage::Through, &signals, &mut show)?;
+            let mut measured = measure(&trial, isolation.interval, Passage::Through, &host, &mut show)?;
+            name_flags(&mut measured.assessment);
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("the part `{}` ended with exit code {}", measured.name, measured.exit_code);
@@ -81,7 +79,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
 
 /// This program as one part.
 fn trial(isolation: &Isolation<'_>, base_model: &Path, component: Component, retain: bool) -> Result<Trial> {
-    let program = std::env::current_exe().context("this program's own file is not to be found")?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command: Vec<OsString> = vec![program.into()];
     command
         .extend(["memory", "__component", component.name(), "--dataset", isolation.dataset].map(Into::into));
@@ -134,7 +132,7 @@ pub struct ComponentArgs {
 /// Rows of a batch, in the parts that make batches.
 const BATCH_SIZE: u64 = 2;
 
-/// Is one part until its rounds are done.
+/// Runs as one part until its rounds are done.
 pub fn component(args: &ComponentArgs) -> Result<ExitCode> {
     let work = Work {
         dataset: &args.dataset,

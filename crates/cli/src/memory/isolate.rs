@@ -1,14 +1,11 @@
-//! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline alone.
+//! `model-garden memory isolate`: any two commands against each other, or each part of our own pipeline
+//! alone.
 
 use super::{components, options::parse_interval, trials::Trials};
-use crate::{dataset::flags::SourceFlags, exit, progress::Format};
+use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{
-    ByteSize, RunFacts, Verdict,
-    record::Reading,
-    supervise::{self, Passage},
-};
-use garden_train::isolate::{Difference, Measured, Signals, Trial, compare, measure};
+use garden_memory::{ByteSize, RunFacts, Verdict, listen, record::Reading, supervise::Passage};
+use garden_train::isolate::{Difference, Host, Measured, Trial, compare, measure};
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
 
 const EXAMPLES: &str = "\
@@ -38,10 +35,10 @@ pub struct Args {
     /// How many rows of the dataset a part works through in each round.
     #[arg(long, value_name = "N", default_value_t = 32, requires = "dataset", value_parser = clap::value_parser!(u64).range(2..))]
     rows: u64,
-    /// How often each command runs (3), or a part works through its rows (8).
+    /// How often each command runs (default 3), or a part works through its rows (default 8).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Time between two readings: 100ms for commands, 20ms for parts.
+    /// Time between two readings (default 100ms for commands, 20ms for parts).
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
     /// Rows in the dataset of the commands.
@@ -97,11 +94,12 @@ fn shell(command: &str, facts: &RunFacts) -> Trial {
     Trial { name: command.to_owned(), command: words.into(), facts: facts.clone() }
 }
 
-/// Runs the trials in turn, so that what else happens on the machine meets all of them.
+/// Runs the trials in turn, so that other load on the machine affects all of them alike.
 fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
-    let signals = Signals { wakes: &wakes, sender: &sender };
+    listen(sender.clone()).context("cannot listen for signals")?;
+    let guard = super::run::guard_program();
+    let host = Host { wakes: &wakes, sender: &sender, guard: &guard };
     let mut runs = vec![Vec::new(); trials.len()];
     let (rounds, interval) = (args.rounds.unwrap_or(3), args.interval.unwrap_or(Duration::from_millis(100)));
     let mut progress = Trials::new(rounds as usize * trials.len(), args.format);
@@ -109,7 +107,8 @@ fn rounds(trials: &[Trial], args: &Args) -> Result<Vec<Vec<Measured>>> {
         for (trial, runs) in trials.iter().zip(&mut runs) {
             progress.begin(format!("round {round} of {rounds}, {}", trial.name));
             let mut show = |reading: &Reading| progress.reading(reading);
-            let measured = measure(trial, interval, Passage::Swallowed, &signals, &mut show)?;
+            let mut measured = measure(trial, interval, Passage::Swallowed, &host, &mut show)?;
+            name_flags(&mut measured.assessment);
             progress.end(&measured);
             if measured.exit_code != 0 {
                 bail!("`{}` ended with exit code {}", trial.name, measured.exit_code);

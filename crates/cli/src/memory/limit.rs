@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// The value of `--limit`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Limit {
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
-    /// A part of what there is.
+    /// A percentage of the memory there is.
     Percent(f64),
 }
 

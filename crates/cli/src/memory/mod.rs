@@ -20,15 +20,16 @@ use std::process::ExitCode;
 /// The `memory` commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Watch a process that runs, and everything below it.
+    /// Watch a running process and all its descendants.
     Watch(Box<watch::Args>),
-    /// Start a command under watch, and stop it before it reaches a limit.
+    /// Run a command under watch, and stop it before it reaches a limit.
     Run(Box<run::Args>),
-    /// Find out what keeps memory: commands, or the parts of training, each alone and with a verdict of its own.
+    /// Find out what keeps memory: measure commands, or the parts of training, one at a time, each with its
+    /// own verdict.
     Isolate(isolate::Args),
-    /// Judge a trace or a log: leak, fill, warm-up, steady, or not to be told yet.
+    /// Judge a trace or a log: leak, fill, warm-up, steady or undecided.
     Analyze(Box<analyze::Args>),
-    /// What a training run will take, part by part, before anything runs.
+    /// Show how much memory a training run will take, part by part, before anything runs.
     Plan(Box<plan::Args>),
     /// Compare runs on one page that opens offline.
     Report(Box<report::Args>),
@@ -38,9 +39,6 @@ pub enum Command {
     /// One part of training, for `isolate`.
     #[command(name = "__component", hide = true)]
     Component(components::ComponentArgs),
-    /// The process that becomes the command.
-    #[command(name = "__launch", hide = true)]
-    Launch(run::LaunchArgs),
 }
 
 impl Command {
@@ -59,8 +57,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Analyze(args) => analyze::run(&args),
         Command::Plan(args) => plan::run(*args),
         Command::Report(args) => report::run(&args),
-        Command::Guard(args) => run::guard(args),
+        Command::Guard(args) => run::guard(&args),
         Command::Component(args) => components::component(&args),
-        Command::Launch(args) => run::launch(&args),
     }
 }

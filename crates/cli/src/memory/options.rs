@@ -4,10 +4,11 @@ use super::{
     limit::{Limit, can_be_left},
     overwrite::{self, Input, Output},
 };
-use anyhow::{Context, Result, anyhow, bail};
+use crate::advice::memory::name_flags;
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use garden_memory::{
-    ByteSize, RunFacts, TraceError, TraceHeader, TraceWriter,
+    ByteSize, RunFacts, TraceHeader, TraceWriter,
     probe::{memory_available, memory_ceiling},
     report::Run,
     steps::{LinePattern, StepPatterns},
@@ -50,8 +51,9 @@ pub struct Known {
     /// Steps in an epoch, where that is known directly.
     #[arg(long, value_name = "N", value_parser = parse_positive)]
     steps_per_epoch: Option<f64>,
-    /// Bytes that must not be exceeded, for instance 32GB or 30GiB; for a live process also a part of what the
-    /// machine or the control group has, for instance 80%. A live process without it is held against what is left.
+    /// The limit, for instance 32GB or 30GiB. For a live process also a percentage of what the machine or the
+    /// control group has, for instance 80%. Without it, forecasts for a live process use the memory that is
+    /// left.
     #[arg(long, value_name = "SIZE|PERCENT")]
     limit: Option<Limit>,
 }
@@ -99,20 +101,20 @@ impl Patterns {
     }
 }
 
-/// How a trace or log is read where its own words do not say enough.
+/// How to read a trace or log that does not say enough itself.
 #[derive(clap::Args)]
 pub struct Reading {
     #[command(flatten)]
     patterns: Patterns,
-    /// Find memory in the lines of a log by this regular expression: its group `memory`, or its first, is the
-    /// number; its group `unit`, or its second, the unit.
+    /// Find memory in the lines of a log by this regular expression. Its group `memory`, or its first, is the
+    /// number; its group `unit`, or its second, is the unit.
     #[arg(long, value_name = "REGEX", conflicts_with = "column")]
     memory_pattern: Option<LinePattern>,
     /// The column of a table, or the key of a log, that holds memory.
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
-    /// Which process, rank or run is judged where a file tells of several: its name, such as 'rank 1', or the last
-    /// word of it. The one that held the most at the end if not given.
+    /// Which process, rank or run to judge where a file has several: its name, such as 'rank 1', or the last
+    /// word of it. By default the one that held the most at the end.
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
     /// The unit of that column, or of figures in a log that have none: B, kB, MB, GB, KiB, MiB or GiB.
@@ -124,7 +126,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a file and judges it; an error says which flag would help.
+    /// Reads a file and judges it; what is said of it names the flags that help.
     pub fn read(&self, path: &Path, told: &RunFacts) -> Result<Run> {
         let options = ReadOptions {
             steps: self.patterns.steps(),
@@ -134,24 +136,9 @@ impl Reading {
             unit: self.unit,
             time_unit: self.time_unit,
         };
-        Run::read_with(path, told, &options).map_err(|error| match advice(&error) {
-            Some(advice) => anyhow!("{error}; {advice}"),
-            None => error.into(),
-        })
-    }
-}
-
-fn advice(error: &TraceError) -> Option<&'static str> {
-    match error {
-        TraceError::NoFigures { .. } => {
-            Some("--memory-pattern 'REGEX' finds other forms, --column NAME another key")
-        }
-        TraceError::NoColumn { .. } => Some("--column NAME says which one holds memory"),
-        TraceError::NoUnit { .. } => Some("say which with --unit: B, kB, MB, GB, KiB, MiB or GiB"),
-        TraceError::NoOwner { .. } => {
-            Some("if it is the process's, say its unit with --unit: B, kB, MB, GB, KiB, MiB or GiB")
-        }
-        _ => None,
+        let mut run = Run::read_with(path, told, &options)?;
+        name_flags(&mut run.assessment);
+        Ok(run)
     }
 }
 
@@ -164,8 +151,8 @@ pub struct Options {
     /// Take readings for this long, for instance 90s, 30m or 12h.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
-    /// Write the readings to this file as they come; `memory analyze` and `memory report` read it. A trace that is
-    /// there is replaced, any other file is not.
+    /// Write the readings to this file as they come; `memory analyze` and `memory report` read it. An
+    /// existing trace is replaced, any other file is not.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// What the run is called in reports; its command if not given.
@@ -173,8 +160,8 @@ pub struct Options {
     pub name: Option<String>,
     #[command(flatten)]
     known: Known,
-    /// Leave this much available to others, on the machine or in the control group, whichever has less: the limit is
-    /// what the command uses and could still get, less this, and follows what others use.
+    /// Leave this much available to others, on the machine or in the control group, whichever has less. The
+    /// limit is then what the command uses plus what is available, less this, and follows what others use.
     #[arg(long, value_name = "SIZE", conflicts_with = "limit")]
     leave_free: Option<ByteSize>,
 }
@@ -195,8 +182,8 @@ impl Options {
         Ok(RunFacts { leave_free: self.leave_free.map(|free| free.0), ..self.known.facts(limit) })
     }
 
-    /// Opens the trace before anything is watched, so that a wrong path is known at once. It takes the place of an older
-    /// trace, but never of `inputs` or of another file.
+    /// Opens the trace before anything is watched, so that a wrong path is known at once. It replaces an
+    /// older trace, but never one of `inputs` or another file.
     pub fn trace(&self, command: &str, facts: &RunFacts, inputs: Vec<Input>) -> Result<Option<TraceWriter>> {
         let name = self.name.as_deref().unwrap_or(command);
         overwrite::refuse(&inputs, &[Output::of("--out", self.out.as_ref())])?;

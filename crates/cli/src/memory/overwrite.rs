@@ -1,7 +1,8 @@
 //! Refuses to write over what is read.
 //!
-//! Takes the files that a command reads and those that it writes. A file is known by its place on the disk, not by how
-//! its path is written, so a link or `./x` is the same file as `x`. Pipes and devices can be both, and are let pass.
+//! Takes the files that a command reads and those that it writes. A file is known by its place on the disk,
+//! not by how its path is written, so a link or `./x` is the same file as `x`. Pipes and devices can be both,
+//! and are let pass.
 
 use anyhow::{Context, Result, bail};
 use garden_memory::trace;
@@ -47,7 +48,7 @@ enum Identity {
 }
 
 impl Identity {
-    /// `None` for what cannot be harmed by writing to it, and for a path that leads nowhere.
+    /// `None` for what writing cannot harm, and for a path that leads nowhere.
     fn of(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Ok(file) if file.is_file() => Some(Self::Existing { device: file.dev(), number: file.ino() }),
@@ -79,7 +80,7 @@ pub fn refuse(inputs: &[Input], outputs: &[Option<Output<'_>>]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if a trace would replace a file that is none.
+/// Fails if a trace would replace a file that is not a trace.
 pub fn refuse_foreign(flag: &str, path: &Path) -> Result<()> {
     let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
     let replaceable =

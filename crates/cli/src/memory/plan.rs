@@ -32,7 +32,8 @@ Exit code 4 if it does not fit this machine, or --memory-budget if that is given
 pub struct Args {
     #[command(flatten)]
     run: RunFlags,
-    /// Tokens of a row that are a picture's, the others being learned, without --dataset [default: the most of either].
+    /// Tokens of a row that belong to its image, where no --dataset is given; the others are labelled
+    /// [default: the most of either].
     #[arg(long, value_name = "N")]
     image_tokens: Option<usize>,
     /// What to print.
@@ -79,7 +80,7 @@ fn written(setting: &Setting) -> String {
     }
 }
 
-/// Refuses flags about rows that would go unheard: the rows are either given or assumed.
+/// Refuses flags about rows that would have no effect: rows are either given or assumed.
 fn check_rows(options: &TrainOptions, image_tokens: Option<usize>) -> Result<(), ConfigError> {
     let of_rows = [
         ("eval-dataset", options.eval_dataset.is_some()),

@@ -22,13 +22,13 @@ pub struct Args {
     /// Traces and logs, as `memory analyze` reads them.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Where a page with charts, evidence and advice goes.
+    /// Write a page with charts, evidence and advice here.
     #[arg(long, value_name = "FILE", required_unless_present = "svg")]
     html: Option<PathBuf>,
-    /// Where a picture of the curves over one another goes.
+    /// Write a picture with the curves of all runs here.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// What stands above the picture.
+    /// The title of the picture.
     #[arg(long, value_name = "TEXT", default_value = "Memory", requires = "svg")]
     title: String,
     #[command(flatten)]

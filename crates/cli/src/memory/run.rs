@@ -1,4 +1,4 @@
-//! `model-garden memory run`, and the two hidden commands it starts itself with.
+//! `model-garden memory run`, and the hidden command by which it guards what it runs.
 
 use super::{
     live::{self, Ending, View},
@@ -7,11 +7,13 @@ use super::{
 };
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use garden_memory::supervise::{self, GuardOrders, OnLimit, Orders, Standing, StopSignal, Surroundings};
+use garden_memory::{
+    StopSignal, listen,
+    supervise::{self, GuardProgram, OnLimit, Orders, Surroundings, run_guard},
+};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
     process::ExitCode,
     sync::mpsc::channel,
     time::{Duration, Instant},
@@ -33,11 +35,11 @@ Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped
 /// What to do at the limit.
 #[derive(Clone, Copy, ValueEnum)]
 enum LimitAction {
-    /// Tell the command, wait for the grace, end its whole tree.
+    /// Tell the command to stop, wait for the grace, then end its whole tree.
     Stop,
-    /// The same, then start it again.
+    /// The same, then start the command again.
     Restart,
-    /// Only say so.
+    /// Only warn.
     Warn,
 }
 
@@ -56,13 +58,14 @@ pub struct Args {
     /// The signal that tells the command to stop.
     #[arg(long, value_name = "SIGNAL", default_value = "TERM")]
     stop_signal: StopSignal,
-    /// How long the command may take to end once it was told.
+    /// How long the command may take to end after it was told to stop.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     grace: Duration,
-    /// How often it is started again at most.
+    /// How often to start it again at most.
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_restarts: u32,
-    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several times.
+    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several
+    /// times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
     #[command(flatten)]
@@ -80,6 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let inputs = words.map(|word| Input::new("a file of the command,", word)).collect();
     let trace = args.options.trace(&name, &facts, inputs)?;
     let orders = Orders {
+        guard: guard_program(),
         command: args.command,
         interval: args.options.interval,
         duration: args.options.duration,
@@ -96,7 +100,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         patterns: args.patterns.steps(),
     };
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
+    listen(sender.clone()).context("cannot listen for signals")?;
     let mut view = View::open(args.format, live::Place::Run, sender.clone())?;
     let passage = view.passage();
     let surroundings = Surroundings { wakes: &wakes, sender: &sender, passage, trace, observer: &mut view };
@@ -110,47 +114,32 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(outcome.exit_code() as u8))
 }
 
-/// A word of the command and, for `--config=train.yaml`, what stands behind the sign: both may name a file.
+/// A word of the command and, for `--config=train.yaml`, the part after the `=`: both may name a file.
 fn with_value(word: &OsStr) -> impl Iterator<Item = &OsStr> {
     let sign = word.as_bytes().iter().position(|byte| *byte == b'=');
     let value = sign.map(|sign| OsStr::from_bytes(&word.as_bytes()[sign + 1..]));
     std::iter::once(word).chain(value)
 }
 
-/// Flags of the guard.
+/// The words of a guard, which the supervisor writes and [`run_guard`] reads.
 #[derive(clap::Args)]
 pub struct GuardArgs {
-    #[arg(long)]
-    control: PathBuf,
-    #[arg(long)]
-    standing: Standing,
-    #[arg(long)]
-    group: Option<PathBuf>,
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
-/// Keeps the command's tree together until its last process has ended.
-pub fn guard(args: GuardArgs) -> Result<ExitCode> {
-    let GuardArgs { control, standing, group, command } = args;
-    supervise::guard(&GuardOrders { control, standing, group, command })?;
+/// Keeps a command's tree together until its last process has ended.
+pub fn guard(args: &GuardArgs) -> Result<ExitCode> {
+    run_guard(&guard_program(), &args.words)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Flags of the launcher.
-#[derive(clap::Args)]
-pub struct LaunchArgs {
-    #[arg(long)]
-    parent: i32,
-    #[arg(long)]
-    standing: Standing,
-    #[arg(long)]
-    group: Option<PathBuf>,
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
-}
-
-/// Becomes the command, or says why it cannot.
-pub fn launch(args: &LaunchArgs) -> Result<ExitCode> {
-    Err(supervise::launch(args.parent, args.standing, args.group.as_deref(), &args.command).into())
+/// This program as the guard of a command; `/proc/self/exe` is this program even if its file was replaced
+/// since it started.
+pub fn guard_program() -> GuardProgram {
+    GuardProgram {
+        program: "/proc/self/exe".into(),
+        name: Some("model-garden".into()),
+        arguments: ["memory", "__guard"].map(Into::into).to_vec(),
+    }
 }

@@ -22,7 +22,7 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// So many trials; programs that read JSON are told nothing but the result.
+    /// Starts with this many trials to come. Programs that read JSON get nothing but the result.
     pub fn new(total: usize, format: Format) -> Self {
         let terminal = stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -61,7 +61,8 @@ impl Trials {
         self.bar.set_position(self.done);
     }
 
-    /// What is left if the others take as long as those that are done; `elapsed` seconds of the present one have passed.
+    /// The time left if the others take as long as those that are done; `elapsed` seconds of the present one
+    /// have passed.
     fn left(&self, elapsed: f64) -> Option<String> {
         let each = self.took.as_secs_f64() / self.done as f64;
         let left = each * (self.total - self.done) as f64 - elapsed;

@@ -7,10 +7,10 @@ use super::{
 };
 use anyhow::{Context, Result};
 use garden_memory::{
+    StepSocket,
     probe::{Probe, find_training},
     record::Recorder,
-    steps::{LogFollower, StepBoard, StepSocket},
-    supervise, watch,
+    steps::{LogFollower, StepBoard},
 };
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};
 
@@ -34,10 +34,10 @@ pub struct Args {
     /// What to show; the default is a live screen on a terminal and text elsewhere.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Listen here for messages of a training callback (see docs/memory-socket.md).
+    /// Listen at this path for messages of a training callback (see docs/memory-socket.md).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Read steps from this log as it grows, instead of from the file that the output goes to.
+    /// Read steps from this log as it grows, instead of from the file behind the process's output.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -83,11 +83,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let mut recorder = Recorder::new(probe, board, facts, trace).reading_along(log);
 
     let (sender, wakes) = channel();
-    supervise::listen(sender.clone()).context("cannot listen for signals")?;
+    garden_memory::listen(sender.clone()).context("cannot listen for signals")?;
     let format = args.format.unwrap_or_else(Format::for_terminal);
     let mut view = View::open(format, live::Place::Watch, sender)?;
     notes.iter().for_each(|note| view.note(note));
-    let ended = watch::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
+    let ended =
+        garden_memory::watch(&mut recorder, args.options.interval, args.options.duration, &wakes, &mut view);
     let how = ended.to_string();
     view.close(&Ending { how: Some(&how), after: recorder.elapsed() });
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@
 //! Where hangups were ignored when the program started (`nohup`), they stay ignored.
 
 use super::screen::Lines;
-use garden_memory::supervise::heeded;
+use garden_memory::heeded;
 use garden_train::Cancel;
 use signal_hook::{
     SigId,

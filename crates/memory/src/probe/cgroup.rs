@@ -1,8 +1,7 @@
-//! The control group that a process lives in, version 1 or 2: its limit and what is used of it.
+//! The control group of a process, version 1 or 2: its limit, and how much of it is used.
 //!
-//! In come `/proc/PID/cgroup`, the mounts and the group's files; out come bytes. The group that counts is the one with
-//! the lowest limit on the way up to the top of what we can see, because that is where the kernel will act; page cache
-//! that it can drop is subtracted from the usage.
+//! Of all groups between the process and the top of what is visible, the one with the lowest limit counts,
+//! because the kernel acts there first. Page cache that the kernel can drop is subtracted from the usage.
 
 use procfs::{
     ProcessCGroup,
@@ -125,7 +124,8 @@ fn carries_memory(mount: &MountInfo, version: Version) -> bool {
     }
 }
 
-/// In a container the mount shows only a part of the hierarchy, while the group's name may start at the host's root.
+/// In a container the mount shows only a part of the hierarchy, while the group's name may start at the
+/// host's root.
 fn directory_of(mount: &MountInfo, group: &str) -> PathBuf {
     let inside = group.strip_prefix(mount.root.trim_end_matches('/')).unwrap_or("");
     mount.mount_point.join(inside.trim_start_matches('/'))

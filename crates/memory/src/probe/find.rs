@@ -1,8 +1,8 @@
-//! Which process of this machine is the training run.
+//! Finds the training run among the processes of this machine.
 //!
-//! Takes the process table and returns the largest tree that shows evidence of training, with the others it was chosen
-//! from, so that a person can see why. A Python process alone is no evidence: it may be `pip install` or an editor.
-//! Our own process and those above it never count.
+//! Returns the largest process tree that shows evidence of training, together with the trees it was chosen
+//! from, so that a person can see why. A Python process alone is no evidence: it may be `pip install` or an
+//! editor. This process and its ancestors never count.
 
 use super::{
     Kinds, ProbeError, all_pids, counters,
@@ -24,8 +24,8 @@ const OURSELVES: &str = "model-garden";
 /// Commands of our own that train; its others watch.
 const OWN_TRAINERS: [&str; 3] = ["train-vision", "demo", "serve"];
 
-/// Libraries that a training process maps: how their files' names begin, and what they belong to. Those that only
-/// watch a GPU (NVML) are not among them.
+/// Libraries that a training process maps: how their files' names begin, and what they belong to. Those that
+/// only watch a GPU (NVML) are not among them.
 const LIBRARIES: [(&str, &str); 9] = [
     ("libtorch", "PyTorch"),
     ("libtensorflow", "TensorFlow"),
@@ -59,7 +59,7 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// A process tree that could be a training run.
+/// A process tree that may be a training run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The root's PID.
@@ -111,7 +111,7 @@ impl fmt::Display for Found {
 struct Entry {
     parent: i32,
     command: String,
-    /// Its program could be a training's.
+    /// Whether its program may be one that trains.
     could_train: bool,
     evidence: Option<Evidence>,
     resident: u64,
@@ -193,7 +193,7 @@ fn prints_steps(pid: i32) -> bool {
         return false;
     };
     log.catch_up();
-    board.now(&RunFacts::default()).0.is_some()
+    board.now(&RunFacts::default()).step.is_some()
 }
 
 /// Processes that could train by their name and show no evidence of it, the largest first.
@@ -230,7 +230,8 @@ fn choose(table: &HashMap<i32, Entry>, own: i32) -> Option<Found> {
     Some(Found { chosen: others.next()?, others: others.collect() })
 }
 
-/// The PIDs above `pid`, nearest first; a table read while it changes may hold a loop, so the walk is bounded.
+/// The PIDs above `pid`, nearest first; a table read while it changes may hold a loop, so the walk is
+/// bounded.
 fn ancestors(table: &HashMap<i32, Entry>, pid: i32) -> impl Iterator<Item = i32> {
     let parent = move |pid: &i32| table.get(pid).map(|entry| entry.parent).filter(|parent| *parent > 0);
     std::iter::successors(parent(&pid), parent).take(table.len())

@@ -1,8 +1,8 @@
 //! GPU memory of each process, where NVIDIA's library is installed.
 //!
-//! Out come bytes by PID, summed over devices; a machine without the library or without a device yields nothing and
-//! says nothing. Inside a container NVML reports the host's PIDs, which match none of ours: the tree then has no GPU
-//! figure rather than a wrong one.
+//! Gives bytes by PID, summed over devices. Without the library or a device there are no figures and no
+//! error. Inside a container NVML reports the host's PIDs, which match no process here: the tree then has no
+//! GPU figure rather than a wrong one.
 
 use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory};
 use std::{

@@ -1,7 +1,8 @@
-//! Spikes that no look saw but that the kernel remembers: each process keeps the most it ever had resident.
+//! Spikes between two looks, from the high-water mark that the kernel keeps for each process.
 //!
-//! In come rows of processes, look by look; out comes the largest high-water mark that rose above everything seen. It is resident
-//! memory with file-backed pages, for the kernel keeps no other, and only that of one process: peaks of several need not coincide.
+//! Follows the processes look by look and keeps the largest mark that rose above everything seen. A mark is
+//! resident memory with file-backed pages, the only kind the kernel keeps, and that of one process alone: the
+//! peaks of several need not coincide.
 
 use super::ProcessRow;
 use serde::Serialize;
@@ -35,7 +36,8 @@ pub(super) struct HighWater {
 }
 
 impl HighWater {
-    /// Takes in a look; `attached` says that the tree began before us, so that its old marks are none of our business.
+    /// Takes in a look. `attached` says that the tree started before the watch, so that its older marks do
+    /// not count.
     pub fn follow(&mut self, rows: &[ProcessRow], resident: u64, attached: bool) {
         self.tree = self.tree.max(resident);
         self.seen.retain(|pid, _| rows.iter().any(|row| row.pid == *pid));

@@ -1,10 +1,10 @@
 //! Memory that forked processes have in common, counted once without measuring it at each look.
 //!
-//! A forked process starts with all pages of its parent, and the kernel counts them for both. What a process has for
-//! itself is what came since the fork: new pages, which its counter shows, and copies of written pages, which only a
-//! measurement (`shares`) shows but which cannot be more than its page faults. So each process has an account of what
-//! is certainly its own; the rest of a family's memory is a pool, which is no smaller than the largest part that one
-//! member has of it. Nothing here reads `/proc`.
+//! A forked process starts with all pages of its parent, and the kernel counts them for both. Its own are
+//! those that came since the fork: new pages, which its counter shows, and copies of written pages, which
+//! only a measurement (`shares`) shows but which cannot be more than its page faults. So each process has an
+//! account of what is certainly its own. The rest of a family's memory is a pool, which is no smaller than
+//! the largest part that one member has of it. Nothing here reads `/proc`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,8 +26,8 @@ pub(super) struct Look {
     pub pid: i32,
     pub parent: i32,
     pub image: Image,
-    /// Anonymous and swapped memory, as the kernel counts it for this process alone. Together, since swapping a page
-    /// out moves it from one to the other for each process that has it.
+    /// Anonymous and swapped memory, as the kernel counts it for this process alone. Together, since swapping
+    /// a page out moves it from one to the other for each process that has it.
     pub bytes: u64,
     /// Minor page faults since the process began.
     pub faults: u64,
@@ -38,24 +38,24 @@ pub(super) struct Look {
 pub(super) struct Measured {
     /// Anonymous and swapped memory at that moment: a look was before it, and memory may have come since.
     pub bytes: u64,
-    /// Pages that nobody else has.
+    /// Pages that no other process maps.
     pub private: u64,
-    /// Those, and its part of the others.
+    /// Those, and its share of the pages that others map too.
     pub share: u64,
 }
 
 /// What is known of a tree's anonymous and swapped memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// It has no less than this.
+    /// A lower bound.
     pub certain: u64,
     /// The best estimate.
     pub likely: u64,
-    /// It has no more than this.
+    /// An upper bound.
     pub most: u64,
     /// As `certain`, but untouched by measurements: this moves only when memory does.
     pub pace: u64,
-    /// What went, perhaps, with processes that ended.
+    /// What may have gone with processes that ended.
     pub unsure: u64,
 }
 
@@ -95,8 +95,9 @@ impl Account {
         }
     }
 
-    /// Whether the process still runs the same program. A program may give itself another name or forbid to look into it; a new
-    /// one begins with little memory. In doubt it is the same, for a new one would count whole.
+    /// Whether the process still runs the same program. A program may change its name or forbid reading it; a
+    /// new program begins with little memory. In doubt it counts as the same, because all memory of a new one
+    /// would count as its own.
     fn is_of(&self, look: &Look) -> bool {
         match (&self.image, &look.image) {
             (Image::Layout(_), Image::Hidden(_)) => look.bytes >= self.bytes / 2,
@@ -110,7 +111,7 @@ impl Account {
         (self.faults, self.parent) = (look.faults, look.parent);
     }
 
-    /// What came is its own, and what went was its own as far as that reaches.
+    /// Growth is its own. What it gives back comes out of its own memory first.
     fn move_to(&mut self, bytes: u64) {
         let moved = |part: u64| {
             (part + bytes.saturating_sub(self.bytes)).saturating_sub(self.bytes.saturating_sub(bytes))
@@ -120,18 +121,19 @@ impl Account {
         self.bytes = bytes;
     }
 
-    /// What it might have made its own, besides what is known to be.
+    /// What else may be its own, besides what is known to be.
     fn allowance(&self) -> u64 {
         let faulted = self.faults.saturating_sub(self.faults_then) * PAGE + self.excess;
         faulted.saturating_sub(self.own - self.own_then).min(self.bytes - self.own)
     }
 
-    /// What it is taken to have made its own: what its measured siblings had, as far as its faults allow.
+    /// What is assumed to be its own: as much as its measured siblings had, but no more than its page faults
+    /// allow.
     fn assumed(&self, typical: u64) -> u64 {
         if self.measured { 0 } else { self.allowance().min(typical.saturating_sub(self.own)) }
     }
 
-    /// From here on everything is shared with a child.
+    /// A fork: from here on everything is shared with the child.
     fn fork(&mut self, typical: u64) -> u64 {
         let given = self.own + self.assumed(typical);
         (self.own, self.own_then, self.grown, self.excess) = (0, 0, 0, 0);
@@ -147,7 +149,8 @@ struct Family {
     pool: f64,
     /// What a worker had for itself when the workers were last measured.
     typical: u64,
-    /// Members have ended since the last measurement. What they had in common with nobody who is left went with them.
+    /// Members have ended since the last measurement. Pages that they shared with no remaining member are
+    /// gone.
     bereaved: bool,
 }
 
@@ -296,7 +299,7 @@ impl Ledger {
         self.accounts.insert(look.pid, account);
     }
 
-    /// One that is alone in its family shares with nobody.
+    /// A process that is alone in its family shares nothing.
     fn settle(&mut self) {
         let mut sizes: HashMap<u32, usize> = HashMap::new();
         self.accounts.values().for_each(|account| *sizes.entry(account.family).or_default() += 1);
@@ -317,7 +320,7 @@ struct Counted {
     bytes: u64,
     own: u64,
     assumed: u64,
-    /// What is neither own nor assumed to be, counted for each.
+    /// What is neither known nor assumed to be own, counted for each process.
     rest: u64,
     largest_shared: u64,
     largest_rest: u64,

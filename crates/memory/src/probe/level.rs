@@ -10,11 +10,12 @@ use serde::Serialize;
 pub struct Level {
     /// The best estimate; readings and verdicts are about this.
     pub owned: u64,
-    /// There is no less than this.
+    /// A lower bound.
     pub certain: u64,
-    /// There is no more than this.
+    /// An upper bound.
     pub most: u64,
-    /// A lower bound that measurements leave alone: it moves only when memory does, so that speeds can be taken from it.
+    /// A lower bound that does not change when the tree is measured. It moves only when memory does, so that
+    /// rates can be computed from it.
     #[serde(skip)]
     pub pace: u64,
     /// The part of the estimate that has moved since it was measured: it may be too high as well as too low.
@@ -39,7 +40,7 @@ impl Level {
         }
     }
 
-    /// The part of it that is in doubt.
+    /// The part of the estimate that is uncertain.
     pub fn doubt(&self) -> f64 {
         self.most.saturating_sub(self.owned).max(self.unsure) as f64 / (self.owned as f64).max(1.0)
     }

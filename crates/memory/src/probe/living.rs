@@ -1,8 +1,7 @@
-//! A process that holds memory, and where that can be read.
+//! Reads one living process: counters, page faults, and where the kernel put the program.
 //!
-//! Reads what `/proc` tells of one member of a tree at one moment: counters, faults, and where the kernel put the program.
-//! A process that ends meanwhile is left out whole. Half of what it showed would mislead: its memory with no program to it
-//! would count as another program's, and so once more.
+//! A process that ends while it is read is left out completely. Half of its figures would mislead: memory
+//! without a program would count as another program's, and so be counted twice.
 
 use super::{
     command_of, counters,
@@ -26,7 +25,8 @@ impl Living<'_> {
     pub fn read(member: &Member) -> Option<Living<'_>> {
         let status = member.process.status().ok()?;
         if status.vmrss.is_some() {
-            // Memory that came after that look belongs to a program which is just being put in place: nothing is known of it.
+            // Memory that came after that look belongs to a program that is just being loaded: nothing is
+            // known of it.
             let layout = Layout::of(&member.stat).unwrap_or(Layout::Hidden);
             return Some(Living { member, thread: None, status, layout });
         }
@@ -70,8 +70,9 @@ enum Layout {
 }
 
 impl Layout {
-    /// `None` if the process has no program: it has given its memory back, or is just being given another. The kernel shows
-    /// its code at 0 then, and code at 1 with a stack at 0 to those who may not look.
+    /// `None` if the process has no program: it has given its memory back, or is just loading another. The
+    /// kernel then shows its code at 0. To those who may not read the process it shows code at 1 with a stack
+    /// at 0.
     fn of(stat: &Stat) -> Option<Self> {
         match [stat.startcode, stat.startstack, stat.start_brk.unwrap_or(0)] {
             [0, ..] => None,

@@ -1,7 +1,6 @@
 //! What the whole machine has left: `MemAvailable` and pressure stall information.
 //!
-//! In come `/proc/meminfo` and `/proc/pressure/memory`; out come bytes and percentages. Old kernels lack either, and
-//! then the field is `None`.
+//! Reads `/proc/meminfo` and `/proc/pressure/memory`. A field that an old kernel lacks is `None`.
 
 use super::cgroup::Cgroup;
 use procfs::{Current, Meminfo, MemoryPressure, process::Process};
@@ -33,16 +32,16 @@ impl Machine {
     }
 }
 
-/// What a process started by us could get now, from the machine or from our control group, whichever is less; `None`
-/// where neither is told.
+/// What a process started by this one could get now from the machine or from the control group, whichever is
+/// less; `None` where neither is known.
 pub fn memory_available() -> Option<u64> {
     let own = Process::myself().ok()?;
     let group = Cgroup::of(&own).and_then(|group| group.read()?.available());
     Machine::read().available.into_iter().chain(group).min()
 }
 
-/// The most that a process started by us could have: the machine's memory or the control group's limit, whichever is
-/// lower; `None` where neither is told.
+/// The most that a process started by this one could have: the machine's memory or the control group's limit,
+/// whichever is lower; `None` where neither is known.
 pub fn memory_ceiling() -> Option<u64> {
     let machine = Some(Machine::read().total).filter(|total| *total > 0);
     let own = Process::myself().ok()?;

@@ -1,10 +1,10 @@
-//! Memory of one kind that processes map together, shared memory or files, between two measurements.
+//! Memory that processes map together (shared memory or files), estimated between two measurements.
 //!
-//! Takes what each process maps now, and what it mapped and had as its part when the tree was measured. Returns what the
-//! tree has of it. What came since might be one segment that all of them map or a segment for each, which only the next
-//! measurement tells; until then it counts once.
+//! Compares what each process maps now with what it mapped, and was counted for, at the last measurement.
+//! Growth since then may be one segment that all of them map, or one segment each; only the next measurement
+//! tells. Until then it counts once.
 
-/// Growth up to this part of what a process had is taken to be shared as the rest of it is.
+/// Growth up to this part of what a process had is assumed to be shared like the rest.
 const KNOWN_GROWTH: f64 = 0.1;
 
 /// What a measurement said of one process.
@@ -38,7 +38,7 @@ pub(super) struct Mapped {
     share: u64,
     /// The part of `share` that is left, with what is taken to be shared as it is.
     known: f64,
-    /// What else came.
+    /// Growth beyond that.
     new: f64,
     grown: u64,
     shrunk: u64,
@@ -60,21 +60,21 @@ impl Mapped {
         self.shrunk += mapped.saturating_sub(now);
     }
 
-    /// What the tree has, by the best estimate. A part is also divided with strangers that map the same pages (libraries, a
-    /// parent outside the tree), so it is never less than the largest process maps.
+    /// What the tree has, by the best estimate. A part is also divided with strangers that map the same pages
+    /// (libraries, a parent outside the tree), so it is never less than the largest process maps.
     pub fn likely(&self) -> u64 {
         let shared = self.share as f64 / (self.then as f64).max(1.0);
-        // Segments come and go: what one process has given back another may have by now.
+        // Segments come and go: another process may by now have what one has given back.
         let known = self.known + shared * self.new.min(self.shrunk as f64);
         (known.round() as u64).clamp(self.largest, self.all)
     }
 
-    /// The tree has no more than this.
+    /// An upper bound.
     pub fn most(&self) -> u64 {
         ((self.known + self.new).round() as u64).clamp(self.likely(), self.all)
     }
 
-    /// There is no less than this.
+    /// A lower bound.
     pub fn certain(&self) -> u64 {
         self.largest
     }

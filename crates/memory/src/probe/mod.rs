@@ -1,8 +1,8 @@
 //! The probe: what a process tree holds in memory at this moment.
 //!
-//! In comes a PID; out comes a [`Snapshot`] per call, the tree's totals as a [`Sample`] and a row per process. Memory
-//! that processes of the tree share is counted once (see `shares`), nothing is kept that grows with time, and a tree
-//! that ended yields `None` rather than an error.
+//! Attach a [`Probe`] to a PID; each call gives a [`Snapshot`] with the tree's totals as a [`Sample`] and a
+//! row per process. Memory that processes of the tree share is counted once (see `shares`). A probe keeps
+//! nothing that grows with time. A tree that has ended is `None`, not an error.
 
 mod cgroup;
 mod find;
@@ -47,11 +47,11 @@ use tree::all_pids;
 pub(crate) use cgroup::own_unified_group;
 pub(crate) use tree::living_stats;
 
-/// A command line is shown, not run: more than this says nothing more.
+/// Command lines are cut at this length: a longer one tells a person no more.
 const COMMAND_LENGTH: usize = 200;
-/// Before a limit is acted upon the tree is measured, at the cost of at most this share of a core ...
+/// Before a limit is acted upon, the tree is measured, at the cost of at most this share of a core ...
 const PRESSING_SHARE: f64 = 0.1;
-/// ... or of this, where the limit is only reached if everything in doubt is there.
+/// ... or of this share, where the limit is reached only if all uncertain memory exists.
 const CAREFUL_SHARE: f64 = 0.02;
 
 /// How much a measurement matters.
@@ -61,21 +61,21 @@ pub enum Need {
     Usual,
     /// The limit may be near.
     Careful,
-    /// The limit is near as far as can be told.
+    /// The limit is near by the best estimate.
     Pressing,
 }
 
 /// A process that cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// There is none of this number.
+    /// No process has this PID.
     #[error("there is no process {pid}: it has ended, or it lives in another PID namespace")]
     NoSuchProcess {
         /// The PID asked for.
         pid: i32,
     },
     /// It belongs to somebody else.
-    #[error("process {pid} is not ours to read: run as its owner or as root")]
+    #[error("process {pid} may not be read: run as its owner or as root")]
     NotOurs {
         /// The PID asked for.
         pid: i32,
@@ -95,7 +95,7 @@ pub enum ProbeError {
         but(passed_over)
     )]
     NothingFound {
-        /// Those that could train by their name alone, the largest first.
+        /// Processes that may train, going by their name alone; the largest first.
         passed_over: Vec<String>,
     },
     /// `/proc` cannot be read.
@@ -169,9 +169,9 @@ pub struct Snapshot {
     /// Whether the tree was measured for this.
     #[serde(skip)]
     pub measured: bool,
-    /// The most memory of the tree's own that was seen so far.
+    /// The highest level of the tree's own memory so far.
     pub peak: u64,
-    /// The largest process at a moment that no look saw.
+    /// The largest process between two looks.
     pub spike: Option<Spike>,
     /// Page faults without disk of the tree, ended processes included.
     pub minor_faults: u64,
@@ -245,7 +245,8 @@ impl Probe {
 
     /// Watches everything below `keeper`, without the keeper, until `main` ends.
     ///
-    /// What is left of a tree after its command has ended is not the run any more: it would look like a level.
+    /// What is left of a tree after its command has ended no longer belongs to the run: it would look like a
+    /// level.
     pub fn below(keeper: i32, main: i32) -> Self {
         let cgroup = tree::read_member(main).ok().and_then(|member| Cgroup::of(&member.process));
         Self::new(Tree::below(keeper), main, true, cgroup)
@@ -344,7 +345,7 @@ impl Probe {
         }
     }
 
-    /// The highest mark since this was last asked, see [`Sample::spike`].
+    /// The highest mark since the last call; see [`Sample::spike`].
     pub(crate) fn take_spike(&mut self) -> Option<u64> {
         self.high_water.take_fresh()
     }
@@ -391,11 +392,12 @@ fn command_of(member: &Member) -> String {
     shown.chars().map(|c| if c.is_control() { ' ' } else { c }).take(COMMAND_LENGTH).collect()
 }
 
-/// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is returned.
+/// Gives each row its part of the tree's memory, each page once; the parts add up to the total that is
+/// returned.
 ///
-/// Anonymous and swapped memory are divided by their accounts (`kin`), files and shared memory by what was measured of them
-/// (`mapped`). What was not measured (a new worker, another user's process) adds nothing to these, since the processes of
-/// one job map the same segments and files.
+/// Anonymous and swapped memory are divided by their accounts (`kin`), files and shared memory by what was
+/// measured of them (`mapped`). What was not measured (a new worker, another user's process) adds nothing to
+/// these, since the processes of one job map the same segments and files.
 fn divide(rows: &mut [ProcessRow], shares: &Shares, ledger: &Ledger) -> (Kinds, Level) {
     let (mut files, mut shared) = (Mapped::default(), Mapped::default());
     let mut weights = Vec::with_capacity(rows.len());

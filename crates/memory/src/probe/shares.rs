@@ -1,9 +1,9 @@
 //! Memory that several processes of a tree share, counted once.
 //!
-//! In come `smaps_rollup` readings, where the kernel divides each page by the number of processes that map it; out
-//! comes, per process, how much of each kind of its resident memory is somebody else's to count. The reading walks
-//! the page tables (milliseconds per gigabyte), so it is taken under a time budget, and in between what it found is
-//! applied to the cheap counters of `/proc/PID/status`.
+//! `smaps_rollup` divides each page by the number of processes that map it, which shows how much of a
+//! process's resident memory others must count. Reading it walks the page tables (milliseconds per gigabyte),
+//! so it is done under a time budget. Between two measurements the last result is applied to the cheap
+//! counters of `/proc/PID/status`.
 
 use super::{kin::Measured, mapped::Then};
 use procfs::process::Process;
@@ -13,18 +13,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A part of a tree's memory that matters if it is in doubt ...
+/// The uncertain part of a tree's memory that matters ...
 const MUCH_DOUBT: f64 = 0.02;
-/// ... and one that would show in a curve.
+/// ... and the part that would show in a curve.
 const SOME_DOUBT: f64 = 0.002;
 /// Share of one core that the readings may take in the long run: a fifth of the probe's allowance of 0.5 %.
 const BUDGET_SHARE: f64 = 0.001;
-/// The same while the tree's memory is in doubt.
+/// The same while the tree's memory is uncertain.
 const BUDGET_SHARE_IN_DOUBT: f64 = 0.003;
-/// What may be saved up, and what may be owed while the tree is in doubt. A pass over 12 small processes costs 2 to 3 ms, one over
-/// a process of 20 GB about 100 ms.
+/// How much may be saved up, and how much may be owed while the tree is uncertain. A pass over 12 small
+/// processes costs 2 to 3 ms, one over a process of 20 GB about 100 ms.
 const BUDGET_BURST: Duration = Duration::from_millis(100);
-/// Parts add up if they are of one moment. Where more than this part of the memory moved while the tree was measured, they do not.
+/// Parts add up only if they are of one moment. A measurement during which more than this part of the memory
+/// moved is dropped.
 const MOST_MOVED: f64 = 0.05;
 
 /// Bytes of each kind of memory.
@@ -67,8 +68,8 @@ pub(super) struct Rollup {
 }
 
 impl Rollup {
-    /// What is known of anonymous and swapped memory. Private pages are not told apart by kind, so as much of them as may be
-    /// shared memory is left out; anonymous pages are dirty.
+    /// What is known of anonymous and swapped memory. Private pages are not told apart by kind, so as much of
+    /// them as may be shared memory is left out; anonymous pages are dirty.
     fn private(&self) -> Measured {
         Measured {
             bytes: self.bytes,
@@ -108,20 +109,21 @@ impl Shares {
         Self { known: HashMap::new(), budget: Budget::new(Instant::now()), last: None }
     }
 
-    /// Whether the budget allows to measure a tree of whose memory this part is in doubt.
+    /// Whether the budget allows measuring a tree of whose memory this part is uncertain.
     pub fn may_measure(&mut self, doubt: f64) -> bool {
         self.budget.allows(Instant::now(), doubt)
     }
 
-    /// Whether a measurement now, in a row of such, would take at most this share of a core.
+    /// Whether a measurement now, repeated at this pace, would take at most this share of a core.
     pub fn costs_at_most(&self, share: f64) -> bool {
         self.last.is_none_or(|(when, cost)| when.elapsed().as_secs_f64() * share >= cost.as_secs_f64())
     }
 
-    /// Reads the whole tree again; `None` if one of them ended meanwhile, or gave back much unless that is `pressing`.
+    /// Measures the whole tree; `None` if a process ended meanwhile, or gave back much memory and the result
+    /// is not `pressing`.
     ///
-    /// It is all or nothing, because shares of different moments do not add up: when a worker ends, its part of the
-    /// common pages falls to the others.
+    /// It is all or nothing, because shares of different moments do not add up: when a worker ends, its part
+    /// of the common pages falls to the others.
     pub fn measure(&mut self, tree: &[Subject<'_>], pressing: bool) -> Option<HashMap<i32, Measured>> {
         let start = Instant::now();
         let rollups: Vec<Option<Rollup>> = tree.iter().map(|subject| read_rollup(subject.process)).collect();
@@ -166,7 +168,7 @@ fn stood_still(looks: impl Iterator<Item = (u64, u64)>) -> bool {
     moved as f64 <= MOST_MOVED * all as f64
 }
 
-/// `None` if the process ended, is not ours to look into, or the kernel (before 5.2) does not split the shares.
+/// `None` if the process ended, may not be read, or the kernel (before 5.2) does not split the shares.
 fn read_rollup(process: &Process) -> Option<Rollup> {
     let rollup = process.smaps_rollup().ok()?;
     let values = &rollup.memory_map_rollup.iter().next()?.extension.map;
@@ -197,8 +199,8 @@ impl Budget {
         Self { in_hand: BUDGET_BURST.as_nanos() as f64, filled: now }
     }
 
-    /// Whether it may be spent on a tree of whose memory this part is in doubt: all that is in hand and more for much, what is
-    /// in hand for little, and for nothing at all only what would not be saved.
+    /// Whether it may be spent on a tree of whose memory this part is uncertain. Much doubt may run into
+    /// debt, little doubt may use what is saved up, and no doubt only what would exceed the savings.
     fn allows(&mut self, now: Instant, doubt: f64) -> bool {
         let burst = BUDGET_BURST.as_nanos() as f64;
         let share = if doubt > MUCH_DOUBT { BUDGET_SHARE_IN_DOUBT } else { BUDGET_SHARE };

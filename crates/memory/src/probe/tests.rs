@@ -8,7 +8,8 @@ use std::{
 
 const MB: u64 = 1_000_000;
 
-/// A Python process that says a line when it is ready, goes on with each line it gets, and ends with the test.
+/// A Python process that says a line when it is ready, goes on with each line it gets, and ends with the
+/// test.
 struct Script(Child);
 
 impl Script {

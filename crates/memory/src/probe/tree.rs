@@ -1,8 +1,8 @@
 //! Who belongs to a watched process tree, tick after tick.
 //!
-//! In comes the process table of `/proc`; out come the members that live now, each with an open handle that a reused
-//! PID cannot fool. A process that was once a member stays one until it ends, whoever adopts it in the meantime, and
-//! a process group or session that a member leads belongs to the tree even where the parents in between are gone.
+//! Gives the members that live now, each with an open handle that a reused PID cannot fool. A member stays
+//! one until it ends, whoever adopts it in the meantime. A process group or session that a member leads
+//! belongs to the tree, even where the parents in between are gone.
 
 use procfs::{
     ProcError,
@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Strangers are remembered so that a tick costs one directory listing, not a reading of every process of the
-/// machine; a PID that was reused unnoticed is met again after this long.
+/// Processes outside the tree are remembered, so that a tick costs one directory listing and not a read of
+/// every process. They are checked again after this long, in case a PID was reused.
 const FORGET_STRANGERS: Duration = Duration::from_secs(30);
 
 /// A living process of the tree.
@@ -33,9 +33,9 @@ struct Place {
     session: i32,
 }
 
-/// A process that was not there before: where it belongs, and since when it runs, by which it is known again.
+/// A new process: where it belongs, and when it started, by which it is recognised.
 ///
-/// It holds no handle: a machine may run more processes than we may have files open.
+/// It holds no handle, because a machine may run more processes than we may open files.
 #[derive(Debug, Clone, Copy)]
 struct Newcomer {
     place: Place,
@@ -48,7 +48,7 @@ impl Newcomer {
         is_alive(&stat).then(|| Self { place: Place::from(&stat), start: stat.starttime })
     }
 
-    /// Opened, unless it ended since; its number may be another's by now.
+    /// Opens it, unless it has ended; another process may have its PID by now.
     fn open(self) -> Option<Member> {
         read_member(self.place.pid).ok().filter(|member| member.stat.starttime == self.start)
     }
@@ -96,8 +96,8 @@ impl Tree {
 
     /// Reads the table again: drops those that ended and returns them, takes in those that came.
     pub fn refresh(&mut self) -> io::Result<Vec<Stat>> {
-        // From the members of the tick before, the dead among them included: a child that was forked and orphaned
-        // since then still carries their group or session.
+        // From the members of the tick before, the dead among them included: a child that was forked and
+        // orphaned since then still carries their group or session.
         self.led = led_by(self.members.values().map(|member| Place::from(&member.stat)), &self.led);
         let ended = self.drop_ended()?;
         let mut newcomers = self.read_newcomers()?;
@@ -116,7 +116,7 @@ impl Tree {
         self.members.values()
     }
 
-    /// A member that cannot be read for want of something (files, memory) has not ended for that.
+    /// A member that cannot be read for lack of files or memory has not ended.
     fn drop_ended(&mut self) -> io::Result<Vec<Stat>> {
         let mut ended = Vec::new();
         let mut unread = None;
@@ -150,7 +150,7 @@ impl Tree {
         Ok(unknown.filter_map(|pid| Newcomer::read(*pid)).collect())
     }
 
-    /// Whether a process belongs to the tree with those that were just `adopted`, one that ended since included.
+    /// Whether a process belongs to the tree, counting those just `adopted`, even one that has ended since.
     fn adopts(&self, place: Place, adopted: &HashMap<i32, Newcomer>) -> bool {
         if self.keeper == Some(place.pid) {
             return false;
@@ -179,8 +179,8 @@ fn is_gone(error: &ProcError) -> bool {
     }
 }
 
-/// A zombie holds no memory: it has ended, only its parent has not looked yet. One with threads left is a process whose
-/// main thread alone has ended (`pthread_exit`).
+/// A zombie holds no memory: it has ended, only its parent has not looked yet. One with threads left is a
+/// process whose main thread alone has ended (`pthread_exit`).
 pub(super) fn is_alive(stat: &Stat) -> bool {
     match stat.state {
         'Z' => stat.num_threads > 1,
@@ -188,8 +188,8 @@ pub(super) fn is_alive(stat: &Stat) -> bool {
     }
 }
 
-/// A thread that still has the memory of a process whose main thread has ended: `/proc` tells nothing of it under the
-/// process's own number.
+/// A thread that still holds the memory of a process whose main thread has ended; `/proc` shows nothing under
+/// the process's own PID.
 pub(super) fn living_thread(process: &Process) -> Option<(Process, Status)> {
     let threads = process.tasks().ok()?.filter_map(Result::ok).filter(|task| task.tid != process.pid);
     threads.filter_map(|task| Process::new(task.tid).ok()).find_map(|thread| {

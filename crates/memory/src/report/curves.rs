@@ -1,4 +1,4 @@
-//! From a judged run to the chart that shows it.
+//! Makes the chart that shows a judged run.
 
 use super::{
     Run,
@@ -35,7 +35,8 @@ pub fn one(run: &Run) -> Chart {
     chart
 }
 
-/// Several runs over one another: over steps if all count them, otherwise over time if all know it, otherwise not at all.
+/// Several runs over one another: over steps if all count them, otherwise over time if all know it, otherwise
+/// not at all.
 pub fn together(runs: &[Run]) -> Option<Chart> {
     let trails: Vec<Trail<'_>> = runs.iter().map(|run| run.analyst.trail()).collect();
     let all_count = trails.iter().all(|trail| trail.axis == Axis::Steps);
@@ -61,7 +62,11 @@ pub fn together(runs: &[Run]) -> Option<Chart> {
 
 /// Some logs tell steps and no times.
 fn knows_time(trail: &Trail<'_>) -> bool {
-    trail.run.first().zip(trail.run.last()).is_some_and(|(first, last)| last.seconds.1 > first.seconds.0)
+    trail
+        .run
+        .first()
+        .zip(trail.run.last())
+        .is_some_and(|(first, last)| last.seconds.end > first.seconds.start)
 }
 
 fn memory_chart(title: &str, axis: Axis, lines: Vec<Line>) -> Chart {
@@ -73,7 +78,7 @@ fn epochs(trail: &Trail<'_>) -> Option<Epochs> {
     Some(Epochs { first_end: trail.epoch_end?, steps: trail.epoch_steps? })
 }
 
-/// The memory that the verdict is about, with what it moved between.
+/// The memory that the verdict is about, with its lowest and highest values.
 fn memory(trail: &Trail<'_>, name: &str, colour: Colour, axis: Axis) -> Line {
     let mut line = line(trail, name, colour, axis, |kinds| kinds.owned);
     for stretch in thinned(trail) {
@@ -115,8 +120,8 @@ fn line(trail: &Trail<'_>, name: &str, colour: Colour, axis: Axis, pick: impl Fn
         let count: f64 = stretch.iter().map(|bin| f64::from(bin.count)).sum();
         let sum: f64 = stretch.iter().map(|bin| pick(&bin.mean()) * f64::from(bin.count)).sum();
         let (first, last) = (&stretch[0], &stretch[stretch.len() - 1]);
-        let seconds = (first.seconds.0 + last.seconds.1) / 2.0;
-        let place = (first.x.0 + last.x.1) / 2.0;
+        let seconds = (first.seconds.start + last.seconds.end) / 2.0;
+        let place = (first.x.start + last.x.end) / 2.0;
         let counts_steps = trail.axis == Axis::Steps && seen >= steps;
         line.x.push(match axis {
             Axis::Seconds => seconds,

@@ -7,7 +7,7 @@ use super::{
     scale::{bytes, duration},
     svg::escape,
 };
-use crate::{Assessment, Ending, Verdict};
+use crate::{Assessment, Ending, Verdict, sentence::Sentence};
 
 /// Writes the page.
 pub fn html(runs: &[Run]) -> String {
@@ -80,7 +80,7 @@ fn section(page: &mut Page, index: usize, run: &Run) {
     "Memory".clone_into(&mut chart.title);
     "The whole process tree; the verdict is about memory of its own".clone_into(&mut chart.summary);
     page.chart(chart);
-    let endings: Vec<String> = found.endings.iter().map(ending).collect();
+    let endings: Vec<Sentence> = found.endings.iter().map(|it| ending(it).into()).collect();
     page.lists(&[("What to do", &found.advice), ("How it may end", &endings), ("Evidence", &found.evidence)]);
     page.end_section();
 }

@@ -1,7 +1,7 @@
-//! What people see of a run: text for a terminal, a picture, a page.
+//! What people see of a run: text for a terminal, an SVG picture, an HTML page.
 //!
-//! A trace file goes in ([`Run::read`]) or an analyst that has seen one; text, SVG or HTML come out. All of
-//! them show the same assessment, and none of them decides anything.
+//! [`Run::read`] reads a trace and judges it. Every form shows the same assessment, and none of them decides
+//! anything.
 
 mod braille;
 pub mod chart;
@@ -19,14 +19,14 @@ use std::path::Path;
 pub struct Run {
     /// What it is called.
     pub name: String,
-    /// Who has seen its samples.
+    /// The analyst that has seen its samples.
     pub analyst: Analyst,
     /// What was found.
     pub assessment: Assessment,
 }
 
 impl Run {
-    /// Reads a trace as a stream and judges it; what was `told` overrides what its header says.
+    /// Reads a trace as a stream and judges it; `told` overrides what its header says.
     pub fn read(path: impl AsRef<Path>, told: &RunFacts) -> Result<Self, TraceError> {
         Self::read_with(path, told, &ReadOptions::default())
     }
@@ -52,22 +52,22 @@ impl Run {
         }
         let mut assessment = analyst.assessment();
         assessment.evidence.extend_from_slice(reader.notes());
-        assessment.evidence.extend(counted);
+        assessment.evidence.extend(counted.map(Into::into));
         Ok(Self { name: header.name, analyst, assessment })
     }
 }
 
-/// Samples of a file that has told neither a step nor a time so far.
+/// Samples of a file without a step or a time so far.
 #[derive(Default)]
 struct Placeless {
     waiting: Vec<Sample>,
-    /// A place was told, or there are too many to wait for one.
+    /// A step or time was found, or there are too many samples to wait for one.
     is_over: bool,
 }
 
 impl Placeless {
     fn push(&mut self, sample: Sample, analyst: &mut Analyst) {
-        /// What is held of them is 100 MB at the most.
+        /// Held samples take at most 100 MB.
         const MOST: usize = 500_000;
         self.is_over |= sample.step.is_some() || sample.t != 0.0 || self.waiting.len() == MOST;
         if !self.is_over {
@@ -78,7 +78,7 @@ impl Placeless {
         analyst.push(&sample);
     }
 
-    /// Counts them where nothing else gives them a place, and says so.
+    /// Counts the samples as steps where nothing else places them, and says so.
     fn finish(self, analyst: &mut Analyst) -> Option<String> {
         let count = self.waiting.len();
         for (number, sample) in (1..).zip(self.waiting) {
@@ -91,7 +91,7 @@ impl Placeless {
     }
 }
 
-/// What is known, and where it is not, what `more` says.
+/// What is known, completed by `more`.
 fn completed(known: RunFacts, more: &RunFacts) -> RunFacts {
     RunFacts {
         dataset_size: known.dataset_size.or(more.dataset_size),

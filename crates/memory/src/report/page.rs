@@ -1,15 +1,15 @@
 //! A page of words and charts that stands on its own.
 //!
-//! Script, style and data are inside, so a page opens from a disk without a network, and its policy forbids the browser
-//! to ask for anything. Charts are drawn by uPlot (`assets/uplot`) through one script (`assets/page.js`), which serves
-//! the memory report and the report of a training run alike.
+//! Script, style and data are inside, so a page opens from a disk without a network, and its policy forbids
+//! the browser to ask for anything. Charts are drawn by uPlot (`assets/uplot`) through one script
+//! (`assets/page.js`), which serves the memory report and the report of a training run alike.
 
 use super::{
     chart::{Chart, Line, palette},
     scale::{duration, number},
     svg::escape,
 };
-use crate::verdict::Axis;
+use crate::{sentence::Sentence, verdict::Axis};
 use std::fmt::Write;
 
 const UPLOT_SCRIPT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
@@ -17,7 +17,7 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uplot/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("../../assets/uplot/LICENSE");
 const STYLE: &str = include_str!("../../assets/page.css");
 const SCRIPT: &str = include_str!("../../assets/page.js");
-/// Nothing is fetched and no text is run as a program; what is inside may draw.
+/// Nothing is fetched, and only the script inside runs.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 /// Rows of the table that stands behind a chart.
@@ -63,12 +63,12 @@ impl Page {
     }
 
     /// Lists of sentences side by side; empty ones are left out.
-    pub fn lists(&mut self, lists: &[(&str, &[String])]) {
+    pub fn lists(&mut self, lists: &[(&str, &[Sentence])]) {
         self.body.push_str("<div class=\"columns\">");
         for (title, sentences) in lists.iter().filter(|(_, sentences)| !sentences.is_empty()) {
             let _ = write!(self.body, "<div><h3>{title}</h3><ul>");
             for sentence in *sentences {
-                let _ = write!(self.body, "<li>{}</li>", escape(sentence));
+                let _ = write!(self.body, "<li>{}</li>", escape(sentence.as_str()));
             }
             self.body.push_str("</ul></div>");
         }
@@ -98,7 +98,7 @@ impl Page {
         let _ = writeln!(self.body, "<details><summary>{title}</summary><pre>{text}</pre></details>");
     }
 
-    /// Markup that the page has no word for.
+    /// Markup of the caller's own.
     pub fn markup(&mut self, markup: &str) {
         self.body.push_str(markup);
     }
@@ -170,15 +170,16 @@ impl Page {
     }
 }
 
-/// The height of a line's curve at a place: straight between two points, nothing before the first and after the last.
+/// The height of a line's curve at a place: straight between two points, nothing before the first and after
+/// the last.
 fn value_at(line: &Line, place: f64) -> Option<f64> {
     let (x0, y0) = line.points().rfind(|(x, _)| *x <= place)?;
     let (x1, y1) = line.points().find(|(x, _)| *x >= place)?;
     Some(if x1 > x0 { y0 + (y1 - y0) * (place - x0) / (x1 - x0) } else { y0 })
 }
 
-/// A word in the colour of its class, which is its own name.
-pub fn badge(word: &str) -> String {
+/// A word in the colour of the class with its name.
+pub(crate) fn badge(word: &str) -> String {
     format!("<span class=\"badge {word}\">{word}</span>")
 }
 

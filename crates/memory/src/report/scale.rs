@@ -1,9 +1,10 @@
-//! Axes: round numbers to put labels at.
+//! Round numbers for the labels of an axis, and how amounts are written on it.
 
 use crate::ByteSize;
 
-/// Values at which an axis from `low` to `high` has labels: about `count` of them, at 1, 2 or 5 times a power of ten.
-pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+/// Values at which an axis from `low` to `high` has labels: about `count` of them, at 1, 2 or 5 times a power
+/// of ten.
+pub(crate) fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let span = high - low;
     if !(span.is_finite() && span > 0.0) || count == 0 {
         return vec![low];
@@ -17,19 +18,19 @@ pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 }
 
 /// Bytes with their unit.
-pub fn bytes(value: f64) -> String {
+pub(crate) fn bytes(value: f64) -> String {
     ByteSize(value.max(0.0).round() as u64).to_string()
 }
 
 /// Bytes as the label of an axis that goes to `top`.
-pub fn bytes_label(value: f64, top: f64) -> String {
+pub(crate) fn bytes_label(value: f64, top: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let (scale, unit) = units.into_iter().find(|(scale, _)| top >= *scale).unwrap_or((1.0, "B"));
     format!("{} {unit}", number(value / scale))
 }
 
 /// A number in four significant digits or so, without what binary fractions add.
-pub fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
         return "0".to_owned();

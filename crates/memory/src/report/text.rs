@@ -7,11 +7,13 @@ use super::{
 };
 use crate::{
     Ending, Exhaustion, Plateau, Verdict,
+    assessment::{Pattern, TreePart},
+    sentence::Sentence,
     verdict::{Axis, Bin, Trail},
 };
 use std::fmt::Write;
 
-/// How it is written.
+/// How the text is laid out.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     /// Whether colours may be used.
@@ -64,7 +66,7 @@ fn chart(out: &mut String, run: &Run, style: Style) {
     let trail = run.analyst.trail();
     let (Some(first), Some(last)) = (trail.run.first(), trail.run.last()) else { return };
     let width = style.width.clamp(40, 100) - MARGIN - 2;
-    let (from, to) = (first.x.0, last.x.1);
+    let (from, to) = (first.x.start, last.x.end);
     let low = trail.run.iter().map(|bin| bin.low).fold(f64::INFINITY, f64::min);
     let reached = trail.run.iter().map(|bin| bin.high).fold(0.0, f64::max);
     let limit = run.analyst.facts().limit.map(|limit| limit as f64);
@@ -168,7 +170,7 @@ fn numbers(out: &mut String, run: &Run) {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "  {name:<10}{value}");
     };
-    // What has stopped grew; what goes on grows.
+    // Growth that has stopped is told in the past tense.
     let growth = if assessment.grows_now { "grows by" } else { "grew by" };
     if let Some(rate) = assessment.growth_per_step {
         let sample = assessment
@@ -195,13 +197,14 @@ fn numbers(out: &mut String, run: &Run) {
         row("limit", format!("{}: {fits}", bytes(limit as f64)));
     }
     if let Some(mechanism) = &assessment.mechanism {
-        let parts = [Some(mechanism.memory), mechanism.place, mechanism.pattern];
+        let place = mechanism.place.map(TreePart::name);
+        let parts = [Some(mechanism.memory.name()), place, mechanism.pattern.map(Pattern::name)];
         row("memory", parts.into_iter().flatten().collect::<Vec<_>>().join(", "));
     }
 }
 
-/// The resident memory at the end, or before the process ended, where mapped files make it more than what the verdict is
-/// about.
+/// The resident memory at the end, or before the process ended, where mapped files make it more than what the
+/// verdict is about.
 fn resident(run: &Run) -> String {
     /// A difference below this part is not worth a word.
     const WORTH_NAMING: f64 = 0.02;
@@ -270,13 +273,13 @@ fn describe_ending(ending: &Ending, limit: Option<u64>) -> String {
     }
 }
 
-fn list(out: &mut String, title: &str, sentences: &[String], style: Style) {
+fn list(out: &mut String, title: &str, sentences: &[Sentence], style: Style) {
     if sentences.is_empty() {
         return;
     }
     let _ = writeln!(out, "\n{}", paint(title, "1", style));
     for sentence in sentences {
-        let mut lines = wrap(sentence, style.width.clamp(40, 100) - 4).into_iter();
+        let mut lines = wrap(sentence.as_str(), style.width.clamp(40, 100) - 4).into_iter();
         let _ = writeln!(out, "  - {}", lines.next().unwrap_or_default());
         for line in lines {
             let _ = writeln!(out, "    {line}");

@@ -19,7 +19,7 @@ const OTHER_WORDS: [&str; 13] = [
 ];
 /// What the bars of `datasets` count; no training does.
 const ROWS: &str = "examples";
-/// A bar that comes back to its start has ended an epoch if it was this far; before, it was started again.
+/// A bar that returns to its start has finished an epoch if it had come this far; otherwise it was restarted.
 const NEARLY_DONE: f64 = 0.9;
 
 /// The forms of a bar. Each names its numbers `done` and `total`; `words` come before it, `clock` and `rest`
@@ -40,7 +40,7 @@ const FORMS: [&str; 4] = [
 struct Bar {
     done: u64,
     total: u64,
-    /// Its length is that of an epoch: it says `Epoch`, or stands below a line that does.
+    /// Whether its length is that of an epoch: it says `Epoch`, or stands below a line that does.
     of_epoch: bool,
     /// How long it has been drawn, as far as it says so.
     seconds: Option<u64>,
@@ -148,8 +148,8 @@ impl BarFollower {
     }
 }
 
-/// A bar that is through gives way to a longer one, and to one that has already taken longer than all of it:
-/// the training is what takes time. A shorter and faster one is an evaluation; one in progress stays.
+/// A finished bar gives way to a longer one, and to one that has already taken more time: training is what
+/// takes time. A shorter and faster bar is an evaluation. A bar in progress stays.
 fn gives_way(followed: Bar, to: Bar) -> bool {
     let slower = matches!((followed.seconds, to.seconds), (Some(all), Some(so_far)) if so_far > all);
     followed.done == followed.total && (to.total > followed.total || slower)

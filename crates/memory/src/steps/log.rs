@@ -1,8 +1,8 @@
 //! Steps from the log of a process that already runs.
 //!
-//! In comes a file that grows, named by the user or found behind the process's standard output and error; out
-//! come reports on the [`StepBoard`], each time it is asked to catch up. The file is only read, a bounded
-//! part of it at a time, and a log that is truncated or replaced by its writer is read from its beginning.
+//! Follows files that grow, named by the user or found behind the process's standard output and error, and
+//! reports to the [`StepBoard`] each time it is asked to catch up. Files are only read, a bounded part at a
+//! time. A log that its writer truncates or replaces is read from its beginning.
 
 use super::{OutputParser, StepBoard, StepPatterns};
 use procfs::process::{FDTarget, Process};
@@ -32,7 +32,7 @@ pub enum LogError {
         /// What the system said.
         source: io::Error,
     },
-    /// It is no file that could be read again and again.
+    /// It is not a regular file.
     #[error("{} is not a file: steps can only be read from one that grows, such as the output of `tee`", path.display())]
     NotAFile {
         /// What was named.
@@ -53,8 +53,8 @@ struct Log {
 }
 
 impl LogFollower {
-    /// Follows `given`, or else whatever regular files the output of the first of `processes` goes to that
-    /// has any: the root of a tree is often a shell or a launcher.
+    /// Follows the files `given`. Without any, follows the regular files behind the output of the first of
+    /// `processes` that has some: the root of a tree is often a shell or a launcher.
     pub fn open(
         processes: &[i32],
         given: Option<&Path>,
@@ -68,7 +68,7 @@ impl LogFollower {
                 Ok(None) if given.is_some() => return Err(LogError::NotAFile { path }),
                 Ok(None) => {}
                 Ok(Some(file)) => logs.push(Log::new(path, file, OutputParser::new(board.clone(), patterns))),
-                // What was found and not asked for is done without.
+                // A file that was found, not given, may fail to open.
                 Err(source) if given.is_some() => return Err(LogError::Io { path, source }),
                 Err(_) => {}
             }
@@ -82,13 +82,13 @@ impl LogFollower {
     }
 
     /// Reads what was written since.
-    pub fn catch_up(&mut self) {
+    pub(crate) fn catch_up(&mut self) {
         self.logs.iter_mut().for_each(Log::catch_up);
     }
 }
 
-/// `None` for what is there but no regular file: opening a pipe that nobody writes to would wait for ever, and reading
-/// one would take lines from its reader.
+/// `None` for anything but a regular file: opening a pipe without a writer would block, and reading one would
+/// take lines from its reader.
 fn open_file(path: &Path) -> io::Result<Option<File>> {
     let is_file = fs::metadata(path)?.is_file();
     is_file.then(|| File::open(path)).transpose()
@@ -148,7 +148,7 @@ mod tests {
     };
 
     fn step(board: &StepBoard) -> Option<u64> {
-        board.now(&RunFacts::default()).0
+        board.now(&RunFacts::default()).step
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Where a run stands: its step and epoch, as far as anybody tells.
 //!
-//! In come reports from sources of different worth (a socket message, a user's pattern, a log line, a
-//! progress bar); out come the step and epoch of this moment and what was learned of the run. A better source
-//! silences the lesser ones as long as it speaks, and no report, however wrong, does more harm than a wrong
+//! Sources of different worth (a socket message, a user's pattern, a log line, a progress bar) report to a
+//! [`StepBoard`], which gives the step and epoch of this moment and what was learned of the run. A better
+//! source silences the lesser ones as long as it speaks. The worst that a wrong report can do is a wrong
 //! number.
 
 mod bars;
@@ -10,7 +10,6 @@ mod lines;
 mod log;
 mod output;
 mod pattern;
-mod socket;
 #[cfg(test)]
 mod tools;
 
@@ -18,7 +17,6 @@ pub(crate) use lines::{LineReader, plain};
 pub use log::{LogError, LogFollower};
 pub use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
-pub use socket::{Notice, SOCKET_VARIABLE, StepSocket};
 
 use crate::RunFacts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,6 +51,15 @@ pub struct Progress {
     pub steps_per_epoch: Option<f64>,
 }
 
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Position {
+    /// Optimizer step.
+    pub step: Option<u64>,
+    /// Epochs done, with their fraction.
+    pub epoch: Option<f64>,
+}
+
 /// A value and the best source that gave it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Told<T> {
@@ -68,7 +75,7 @@ fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: Source) {
     }
 }
 
-/// A lesser source is believed once it advanced this often while the better one said nothing.
+/// A lesser source is believed once it advanced this often while the better one was silent.
 const SILENCE: u32 = 5;
 
 /// The step, and who has been telling it.
@@ -132,12 +139,12 @@ impl StepBoard {
         );
     }
 
-    /// Step and epoch of this moment; the epoch is worked out from `facts` where nobody says it.
-    pub fn now(&self, facts: &RunFacts) -> (Option<u64>, Option<f64>) {
+    /// Where the run stands; the epoch is computed from `facts` where nobody tells it.
+    pub fn now(&self, facts: &RunFacts) -> Position {
         let state = self.state();
         let step = state.step.told.map(|told| told.value);
         let derived = || Some(step? as f64 / facts.epoch_steps()?);
-        (step, state.epoch.map(|told| told.value).or_else(derived))
+        Position { step, epoch: state.epoch.map(|told| told.value).or_else(derived) }
     }
 
     /// `given` completed with what the sources said of the run; what the user gave stands.
@@ -178,12 +185,12 @@ mod tests {
         let board = StepBoard::default();
         let facts = RunFacts::default();
         board.report(Source::Bar, step(500));
-        assert_eq!(board.now(&facts).0, Some(500));
+        assert_eq!(board.now(&facts).step, Some(500));
         board.report(Source::Socket, step(7));
         board.report(Source::Bar, step(501));
-        assert_eq!(board.now(&facts).0, Some(7));
+        assert_eq!(board.now(&facts).step, Some(7));
         board.restart();
-        assert_eq!(board.now(&facts), (None, None));
+        assert_eq!(board.now(&facts), Position::default());
     }
 
     /// The steps that the board shows while reports come in.
@@ -191,7 +198,7 @@ mod tests {
         let board = StepBoard::default();
         let show = |(by, number)| {
             board.report(by, step(number));
-            board.now(&RunFacts::default()).0.unwrap()
+            board.now(&RunFacts::default()).step.unwrap()
         };
         reports.into_iter().map(show).collect()
     }
@@ -227,9 +234,9 @@ mod tests {
         let board = StepBoard::default();
         board.report(Source::Log, step(20));
         let facts = RunFacts { dataset_size: Some(80), samples_per_step: Some(2), ..RunFacts::default() };
-        assert_eq!(board.now(&facts), (Some(20), Some(0.5)));
+        assert_eq!(board.now(&facts), Position { step: Some(20), epoch: Some(0.5) });
         board.report(Source::Log, Progress { epoch: Some(0.75), ..Progress::default() });
-        assert_eq!(board.now(&facts), (Some(20), Some(0.75)));
+        assert_eq!(board.now(&facts), Position { step: Some(20), epoch: Some(0.75) });
     }
 
     #[test]
@@ -244,7 +251,7 @@ mod tests {
         };
         board.report(Source::Socket, nonsense);
         assert_eq!(board.facts(&RunFacts::default()), RunFacts::default());
-        assert_eq!(board.now(&RunFacts::default()), (None, None));
+        assert_eq!(board.now(&RunFacts::default()), Position::default());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Steps from what a command prints.
 //!
-//! Takes the bytes of its output as they pass and reports to the [`StepBoard`] what their lines say of steps
-//! and epochs (see `lines`). It never changes, delays or keeps the bytes, and a line longer than
-//! [`LONGEST_LINE`] is passed over.
+//! Reads the bytes of its output as they pass and reports to the [`StepBoard`] what their lines say of steps
+//! and epochs (see `lines`). It never changes, delays or keeps the bytes. A line longer than [`LONGEST_LINE`]
+//! is skipped.
 
 use super::{StepBoard, StepPatterns, lines::LineReader};
 
@@ -37,7 +37,7 @@ impl OutputParser {
                 self.end_line();
             }
         }
-        // A bar is redrawn without an end of line until the next one: what stands there now already counts.
+        // A bar is redrawn without a line break until it is done: what it shows now already counts.
         if self.line.ends_with(b"]") {
             self.read_line();
         }
@@ -67,7 +67,8 @@ mod tests {
         let step = pattern.map(|pattern| pattern.parse().unwrap());
         let patterns = StepPatterns { step, ..StepPatterns::default() };
         OutputParser::new(board.clone(), &patterns).feed(output.as_bytes());
-        board.now(&RunFacts::default())
+        let position = board.now(&RunFacts::default());
+        (position.step, position.epoch)
     }
 
     #[test]
@@ -114,7 +115,7 @@ mod tests {
     fn pieces_are_put_together_and_long_lines_passed_over() {
         let board = StepBoard::default();
         let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
-        let step = || board.now(&RunFacts::default()).0;
+        let step = || board.now(&RunFacts::default()).step;
         for piece in ["St", "ep ", "1", "5:"] {
             parser.feed(piece.as_bytes());
         }
@@ -132,6 +133,6 @@ mod tests {
         let board = StepBoard::default();
         let mut parser = OutputParser::new(board.clone(), &StepPatterns::default());
         parser.feed(b"\xff\xfe\x00\x1b[31m\n\x1b[1mstep 3\x1b[0m\n");
-        assert_eq!(board.now(&RunFacts::default()).0, Some(3));
+        assert_eq!(board.now(&RunFacts::default()).step, Some(3));
     }
 }

@@ -1,4 +1,4 @@
-//! Patterns of the user's, for lines that the known forms do not cover.
+//! The user's own patterns, for lines that the known forms do not cover.
 
 use regex::{Captures, Regex};
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl LinePattern {
     }
 }
 
-/// How the user says that steps and epochs are written; the known forms are read where nothing is said.
+/// How steps and epochs are written, in the user's words; `None` means the known forms.
 #[derive(Debug, Clone, Default)]
 pub struct StepPatterns {
     /// The step is the group named `step`, or the first one; a group named `epoch` gives the epoch. With it,

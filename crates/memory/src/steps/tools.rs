@@ -1,6 +1,6 @@
 //! Lines as the tools print them, and where they say that a run stands.
 
-use super::{OutputParser, StepBoard, StepPatterns};
+use super::{OutputParser, Position, StepBoard, StepPatterns};
 use crate::RunFacts;
 
 /// A tool, what it prints, and the step and epoch that it says.
@@ -179,7 +179,8 @@ fn steps_and_epochs_are_read_as_each_tool_prints_them() {
         .into_iter()
         .filter_map(|(tool, output, step, epoch)| {
             let found = board(output).now(&RunFacts::default());
-            (found != (step, epoch)).then(|| format!("{tool}: {found:?}, not {:?}", (step, epoch)))
+            let wanted = Position { step, epoch };
+            (found != wanted).then(|| format!("{tool}: {found:?}, not {wanted:?}"))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -196,6 +197,6 @@ fn what_a_trainer_says_of_its_dataset_is_taken_in() {
     for (output, rows, per_step) in [(hf, 346_940, 640), (unsloth, 290_376, 8)] {
         let facts = board(output).facts(&RunFacts::default());
         assert_eq!((facts.dataset_size, facts.samples_per_step), (Some(rows), Some(per_step)), "{output}");
-        assert_eq!(board(output).now(&RunFacts::default()), (None, None), "no step yet");
+        assert_eq!(board(output).now(&RunFacts::default()), Position::default(), "no step yet");
     }
 }

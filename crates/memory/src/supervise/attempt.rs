@@ -1,19 +1,19 @@
-//! One attempt at the command: looked at, answered to, and ended when it must be.
+//! One attempt at the command: watches it, reacts to what happens, and ends it when it must end.
 //!
-//! In come the supervisor and a started job; out comes how the command ended, once its last process is gone. Whatever happens, no process
-//! of the command outlives the attempt.
+//! [`Attempt::attend`] returns how the command ended, once its last process is gone. Whatever happens, no
+//! process of the command outlives the attempt.
 
-use super::{
-    Call, Event, Heard, LimitWatch, OnLimit, Outcome, Report, Standing, SuperviseError, Supervisor,
-    asks_to_end, job::Job,
-};
+use super::{Call, LimitWatch, OnLimit, Outcome, Standing, SuperviseError, Supervisor, job::Job};
 use crate::{
+    event::Event,
     failed_looks::{Failed, FailedLooks},
+    observe::stop_with,
     probe::{Need, ProbeError, Snapshot},
-    record::{Reading, Recorder},
+    record::{Reading, Recorder, next_tick},
     sample::Moment,
-    steps::Notice,
-    watch::{Wake, next_tick, stop_with},
+    signals::{Heard, asks_to_end},
+    socket::{LimitAction, LimitNotice, SupervisorMessage},
+    wake::{CommandReport, Wake},
 };
 use signal_hook::consts;
 use std::{
@@ -21,11 +21,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a command leaves running in the background may end by itself for this long; Python's resource tracker, which
-/// removes shared memory segments, needs a moment.
+/// Processes that a command leaves in the background have this long to end by themselves. Python's resource
+/// tracker, which removes shared memory segments, needs a moment.
 const STRAGGLER_GRACE: Duration = Duration::from_secs(2);
 
-/// The pause before what could not be killed is tried again: a process may hang in the kernel for a while.
+/// The pause before another attempt to kill what did not end: a process may hang in the kernel for a while.
 const NEXT_KILL: Duration = Duration::from_secs(60);
 
 /// Why a command is being ended.
@@ -41,13 +41,13 @@ struct Stopping {
     deadline: Instant,
 }
 
-/// What says when to look again.
+/// What decides when to look again.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     interval: Duration,
     /// What the limit asks for, if there is one.
     limit: Option<Duration>,
-    /// The limit was warned of, and a warning is all that was asked for.
+    /// The warning was given, and no more than a warning was asked for.
     warned: bool,
     /// When the next reading is due, as long as readings are taken.
     reading: Option<Instant>,
@@ -55,7 +55,8 @@ struct Pace {
 
 impl Pace {
     fn next_look(&self, now: Instant) -> Instant {
-        // Looks come thick and fast near the limit to act in time; after the warning there is nothing left to do.
+        // Near the limit, looks come more often to act in time; after the warning there is nothing left to
+        // do.
         let wait = self.limit.filter(|_| !self.warned).unwrap_or(self.interval);
         let reading = self.reading.map(|due| due.max(now));
         reading.map_or(now + wait, |due| due.min(now + wait))
@@ -72,14 +73,15 @@ pub(super) struct Attempt<'a, 'b> {
     stopping: Option<Stopping>,
     warned: bool,
     failed: FailedLooks,
-    /// How the command itself ended, and until when its stragglers may do so.
+    /// How the command itself ended, and the deadline for what it left in the background.
     ended: Option<(Outcome, Instant)>,
     guard_gone: bool,
     /// Processes that the kernel had killed at the limit before this attempt.
     kills_before: u64,
 }
 
-/// A command that did not survive the kernel's kills at its limit was stopped there, whatever it says of it itself.
+/// A command that failed after the kernel killed some of its processes was stopped at its limit, whatever
+/// code it gave.
 fn after_kills(ended: Outcome, kills: u64) -> Outcome {
     if kills > 0 && ended != Outcome::Exited(0) { Outcome::StoppedAtLimit } else { ended }
 }
@@ -179,7 +181,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
                     None => self.watch.as_ref().map(|watch| watch.next_look(interval)),
                 }
             }
-            // Looks that fail are counted, and too many end the run: they must not follow one another in milliseconds.
+            // Looks that fail are counted, and too many end the run: they must not follow one another in
+            // milliseconds.
             Err(error) => {
                 self.look_failed(error)?;
                 None
@@ -222,7 +225,8 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
         let next = watch.next_look(interval);
         let call = watch.look(at, snapshot.level, next);
-        // Nothing is done on a figure that may count shared pages twice; the tree may also have ended by now.
+        // No action is taken on a figure that may count shared pages twice; the tree may also have ended by
+        // now.
         let (call, snapshot) = match call {
             Call::Measure(need) => {
                 let recorder = self.supervisor.recorder.as_mut()?;
@@ -238,7 +242,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Some(next)
     }
 
-    /// A look that failed is one reading less; the command runs on.
+    /// A failed look costs one reading; the command runs on.
     fn look_failed(&mut self, error: ProbeError) -> Result<(), SuperviseError> {
         let keeps_limit = self.watch.is_some() && self.supervisor.orders.on_limit != OnLimit::Warn;
         match self.failed.count(keeps_limit) {
@@ -257,7 +261,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             Call::Fine | Call::Measure(_) => self.warned = false,
             Call::Tell(why) | Call::End(why) if warns => {
                 if !self.warned {
-                    self.notify("warn", snapshot.sample.owned(), &why);
+                    self.notify(LimitAction::Warn, snapshot.sample.owned(), &why);
                     let held = self.keep_evidence(snapshot, &why);
                     self.supervisor.observer.event(&Event::LimitNear { why, held });
                 }
@@ -278,7 +282,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
         let orders = self.supervisor.orders;
         self.stopping = Some(Stopping { cause: Cause::Limit, deadline: Instant::now() + orders.grace });
-        self.notify("checkpoint", snapshot.sample.owned(), why);
+        self.notify(LimitAction::Checkpoint, snapshot.sample.owned(), why);
         self.job.tell(orders.stop_signal.0);
         let held = self.keep_evidence(snapshot, why);
         self.supervisor.observer.event(&Event::Stopping { why: why.to_owned(), held, grace: orders.grace });
@@ -292,16 +296,15 @@ impl<'a, 'b> Attempt<'a, 'b> {
         reading.snapshot.sample.peak.unwrap_or_default()
     }
 
-    fn notify(&self, action: &'static str, owned: u64, why: &str) {
+    fn notify(&self, action: LimitAction, owned: u64, why: &str) {
         let orders = self.supervisor.orders;
-        self.supervisor.socket.tell(&Notice {
-            event: "memory-limit",
+        self.supervisor.socket.tell(&SupervisorMessage::MemoryLimit(LimitNotice {
             action,
             owned,
             limit: self.watch.as_ref().map_or(0, LimitWatch::limit),
             grace_seconds: orders.grace.as_secs_f64(),
             reason: why.to_owned(),
-        });
+        }));
     }
 
     fn end_tree(&mut self, why: &str) {
@@ -322,10 +325,10 @@ impl<'a, 'b> Attempt<'a, 'b> {
             Wake::OutputLost { stream, error } => {
                 self.supervisor.observer.event(&Event::OutputLost { stream: stream.to_string(), error });
             }
-            Wake::Guard(Report::Started(_)) => {}
-            Wake::Guard(Report::Exited(code)) => self.command_ended(Outcome::Exited(code)),
-            Wake::Guard(Report::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
-            Wake::Guard(Report::Stopped(_)) => self.stop_with_command(),
+            Wake::Guard(CommandReport::Started(_)) => {}
+            Wake::Guard(CommandReport::Exited(code)) => self.command_ended(Outcome::Exited(code)),
+            Wake::Guard(CommandReport::Signaled(signal)) => self.command_ended(Outcome::Signaled(signal)),
+            Wake::Guard(CommandReport::Stopped(_)) => self.stop_with_command(),
             Wake::GuardGone => self.guard_gone = true,
         }
     }
@@ -354,8 +357,9 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Whether it is on us to see that the command ends. What a key sends is the command's to answer, and may be an
-    /// everyday thing: Ctrl-C at a Python prompt. Of a terminal that is closed a command is told, and may carry on.
+    /// Whether the supervisor must make sure that the command ends. A key's signal is the command's to answer
+    /// and may mean little: Ctrl-C at a Python prompt. A command that hears of a closed terminal may carry
+    /// on.
     fn is_for_us(&self, heard: Heard) -> bool {
         let by_keyboard = heard.is_by_key() && self.job.standing() == Standing::WithUs;
         let hangs_up = heard.signal == consts::SIGHUP && self.supervisor.terminal.is_some();
@@ -370,13 +374,13 @@ impl<'a, 'b> Attempt<'a, 'b> {
         self.job.resize();
     }
 
-    /// The command was stopped: the shell must see the same of us, or it would not give its prompt.
+    /// The command was stopped. The shell must see us stopped too, or it would not show its prompt.
     fn stop_with_command(&mut self) {
         if self.job.standing() != Standing::WithUs {
             return;
         }
         self.job.settle();
-        // Somebody may have let it go on by now.
+        // Somebody may have continued it by now.
         if !self.job.is_stopped() {
             return;
         }

@@ -1,7 +1,8 @@
-//! Ending processes: every descendant of a keeper, however it hides.
+//! Ends every descendant of a process, however it hides.
 //!
-//! In comes the PID of a process that adopts all orphans below it; out goes SIGKILL to each descendant until none is
-//! left. Each is signalled through a handle that was checked after it was opened, so a reused PID is never hit.
+//! Takes the PID of a process that adopts all orphans below it and sends SIGKILL to its descendants until
+//! none is left. Each is signalled through a handle that was checked after it was opened, so a reused PID is
+//! never hit.
 
 use crate::probe;
 use procfs::process::Process;
@@ -12,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A killed process is gone within milliseconds; one in an uninterruptible wait (a dead network disk) may never be.
+/// A killed process is gone within milliseconds; one in an uninterruptible wait (a dead network disk) may
+/// never be.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two rounds.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -24,7 +26,7 @@ pub(super) struct Known {
     born: u64,
 }
 
-/// Kills everything below `keeper` and waits until it is gone; what would not go is returned.
+/// Kills everything below `keeper` and waits until it is gone; returns the processes that did not end.
 pub(super) fn end_below(keeper: i32) -> Vec<i32> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,8 +1,10 @@
-//! A control group (version 2) of the command's own, where one can be made: the kernel's backstop behind our looks.
+//! A control group (version 2) for the command alone, where one can be made: the kernel acts where our looks
+//! come too late.
 //!
-//! In comes the limit; out comes a directory that the launcher joins before it becomes the command, with `memory.high`
-//! to slow a runaway down just below the limit and `memory.max` at it. Where the hierarchy is not ours to write, other
-//! processes share our group, or the memory controller is missing, there is none, and looking must do.
+//! The launcher joins the group before it becomes the command. `memory.high` slows a runaway down just below
+//! the limit, and `memory.max` is the limit. There is no group where the hierarchy is not ours to write,
+//! where other processes share our group, or where the memory controller is missing; then the looks alone
+//! must do.
 
 use crate::probe::own_unified_group;
 use std::{
@@ -31,7 +33,8 @@ impl CommandGroup {
             return Ok(None);
         }
         if !lists(&own.join("cgroup.subtree_control"), "memory")? {
-            // A group that hands the controller down may hold no process itself; if we are alone in it, we step aside.
+            // A group that hands the controller down may hold no process itself; if we are alone in it, we
+            // step aside.
             if fs::read_to_string(own.join("cgroup.procs"))?.trim() != pid.to_string() {
                 return Ok(None);
             }

@@ -1,21 +1,20 @@
-//! One attempt at the command: started under a guard, told, ended, and never left behind.
+//! A command under way: started under a guard, signalled, ended, and never left behind.
 //!
-//! In come the command and its streams; out come the guard's reports, as [`Wake`]s. Dropping a job ends every process
-//! of its tree, whatever the reason.
+//! What the guard reports arrives as [`Wake`]s. Dropping a job ends every process of its tree.
 
 use super::{
     SuperviseError,
     end::end_below,
-    guard::{GuardOrders, Report, Request, guard_command},
+    guard::{CommandOrders, GuardProgram, Request, guard_command},
     mirror::Mirror,
-    signals::Heard,
     streams::{Along, Flow, Passage, Streams},
     terminal::Standing,
 };
 use crate::{
     probe::Probe,
+    signals::Heard,
     steps::{StepBoard, StepPatterns},
-    watch::Wake,
+    wake::{CommandReport, Wake},
 };
 use procfs::process::Process;
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process, kill_process_group};
@@ -24,18 +23,22 @@ use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader, Write},
     os::unix::net::{UnixListener, UnixStream},
+    path::Path,
     process::Child,
     sync::mpsc::Sender,
     thread,
     time::{Duration, Instant},
 };
 
-/// Our own program starts within milliseconds, except on a machine that is already out of memory.
+/// A guard starts within milliseconds, except on a machine that is already out of memory.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a job needs besides its guard's orders.
+/// What a job needs.
 pub(super) struct JobSetup<'a> {
-    pub guard: &'a GuardOrders,
+    pub guard: &'a GuardProgram,
+    /// The address of the socket at which the guard calls.
+    pub control: &'a Path,
+    pub orders: &'a CommandOrders,
     pub environment: &'a [(&'a str, &'a OsStr)],
     pub passage: &'a Passage,
     pub board: &'a StepBoard,
@@ -56,16 +59,16 @@ pub(super) struct Job {
 impl Job {
     pub fn start(setup: &JobSetup<'_>) -> Result<Self, SuperviseError> {
         let failed = |doing| move |source| SuperviseError::System { doing, source };
-        let listener = UnixListener::bind(&setup.guard.control).map_err(failed("make the guard's socket"))?;
+        let listener = UnixListener::bind(setup.control).map_err(failed("make the guard's socket"))?;
         let streams = Streams::open().map_err(failed("open the command's streams"))?;
         let mut guard = spawn_guard(setup, &streams).map_err(failed("start the guard"))?;
-        let standing = setup.guard.standing;
+        let standing = setup.orders.standing;
         let terminal = (standing == Standing::WithUs).then(|| streams.terminal()).flatten();
         let mirror = terminal.and_then(|terminal| Mirror::start(terminal, guard.id().cast_signed()));
         let along = Along { board: setup.board, patterns: setup.patterns, wakes: setup.wakes };
         let flow = streams.flow(setup.passage, &along, mirror.as_ref().map(Mirror::look));
         let met = meet(&listener, &mut guard);
-        let _ = std::fs::remove_file(&setup.guard.control);
+        let _ = std::fs::remove_file(setup.control);
         let (line, command) = match met {
             Ok(met) => met,
             Err(error) => {
@@ -91,7 +94,7 @@ impl Job {
         Probe::below(self.guard_pid(), self.pid())
     }
 
-    /// Signals the command alone; its workers are its own to stop.
+    /// Signals the command alone, which stops its workers itself.
     pub fn tell(&self, signal: Signal) {
         let _ = kill_process(self.command, signal);
     }
@@ -101,7 +104,7 @@ impl Job {
         self.standing
     }
 
-    /// Hands a signal that reached us to the command as it would have got it without us.
+    /// Passes a signal on to the command as it would have arrived without us.
     pub fn pass_on(&self, heard: Heard) {
         let Some(signal) = Signal::from_named_raw(heard.signal) else { return };
         // The guard only tells us to follow the command.
@@ -109,7 +112,8 @@ impl Job {
             return;
         }
         match self.standing {
-            // What a key sends has reached the whole group; of the rest the guard knows whether it meant us alone.
+            // A key's signal has reached the whole group. For other signals the guard knows whether they were
+            // for us alone.
             Standing::WithUs if heard.is_by_key() => {}
             Standing::WithUs => self.ask(Request::Pass(heard)),
             // Those of the keyboard reach the whole group.
@@ -133,14 +137,14 @@ impl Job {
         self.tell_group(Signal::CONT);
     }
 
-    /// Whether the command itself stands still.
+    /// Whether the command itself is stopped.
     pub fn is_stopped(&self) -> bool {
         Process::new(self.pid()).and_then(|process| process.stat()).is_ok_and(|stat| stat.state == 'T')
     }
 
-    /// Our terminal may have another size: the command's gets it, and the command is told.
+    /// Gives the command's terminal the size of ours, and tells the command if it changed.
     pub fn resize(&self) {
-        // What the kernel told it came before its terminal had the new size.
+        // The kernel's own signal came before its terminal had the new size.
         if self.flow.as_ref().is_some_and(Flow::resize) {
             self.tell_group(Signal::WINCH);
         }
@@ -163,12 +167,12 @@ impl Job {
         let _ = (&self.line).write_all(request.line().as_bytes());
     }
 
-    /// Ends every process of the tree; what would not go is returned.
+    /// Ends every process of the tree; returns those that would not end.
     pub fn end(&self) -> Vec<i32> {
         end_below(self.guard_pid())
     }
 
-    /// After the guard has gone: says goodbye, takes what output is left, and takes the guard in.
+    /// After the guard has finished: says goodbye, passes on the remaining output, and reaps the guard.
     pub fn finish(mut self) {
         if let Some(flow) = self.flow.take() {
             self.dismiss();
@@ -183,7 +187,7 @@ impl Job {
     fn dismiss(&mut self) {
         self.mirror = None;
         self.ask(Request::Goodbye);
-        // If the guard was killed, its orphans are ours now, for we adopt them too.
+        // If the guard was killed, this process has adopted its orphans.
         if !self.guard.wait().is_ok_and(|status| status.success()) {
             end_below(getpid().as_raw_nonzero().get());
         }
@@ -201,7 +205,7 @@ impl Drop for Job {
 
 fn spawn_guard(setup: &JobSetup<'_>, streams: &Streams) -> io::Result<Child> {
     let [input, output, errors] = streams.for_command(setup.passage)?;
-    let mut command = guard_command(setup.guard);
+    let mut command = guard_command(setup.guard, setup.control, setup.orders);
     command.envs(setup.environment.iter().copied());
     command.stdin(input).stdout(output).stderr(errors).spawn()
 }
@@ -223,8 +227,8 @@ fn meet(listener: &UnixListener, guard: &mut Child) -> io::Result<(UnixStream, P
     let mut first = String::new();
     // No buffer: the next report belongs to the reader that comes after us.
     read_line(&line, &mut first)?;
-    match Report::parse(&first) {
-        Some(Report::Started(pid)) => {
+    match CommandReport::parse(&first) {
+        Some(CommandReport::Started(pid)) => {
             let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("it named no process"))?;
             Ok((line, pid))
         }
@@ -237,7 +241,9 @@ fn read_line(line: &UnixStream, text: &mut String) -> io::Result<usize> {
 }
 
 fn pass_reports(line: UnixStream, wakes: &Sender<Wake>) {
-    for report in BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| Report::parse(&line)) {
+    for report in
+        BufReader::new(line).lines().map_while(Result::ok).filter_map(|line| CommandReport::parse(&line))
+    {
         let _ = wakes.send(Wake::Guard(report));
     }
     let _ = wakes.send(Wake::GuardGone);

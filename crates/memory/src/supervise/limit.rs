@@ -1,9 +1,10 @@
-//! When a tree is too near its limit: by the forecast, by the level, and by the speed of the last moments.
+//! Decides when a tree is too near its limit: by the forecast, by the level, and by the speed of the last
+//! moments.
 //!
-//! In come the tree's own memory, look by look, and the assessment of each tick; out come the call to act and the time
-//! until the next look. The looks come the more often the less room there is, so that even a runaway is met before
-//! the limit. Only what is certain is acted upon: where memory may be counted twice, the call is to measure first.
-//! Nothing here knows of processes.
+//! A [`LimitWatch`] is shown the tree's own memory at each look and the assessment of each reading. It says
+//! whether to act, and when to look next: the less room there is, the sooner, so that even a runaway is
+//! caught below the limit. It acts only on what is certain; where memory may have been counted twice, it asks
+//! for a measurement first. Nothing here knows of processes.
 
 use super::reserve::Reserve;
 use crate::{
@@ -13,21 +14,22 @@ use crate::{
 };
 use std::{collections::VecDeque, time::Duration};
 
-/// From this part of the limit on the command is told, so that it has room left to write a checkpoint in.
+/// At this part of the limit the command is told to stop, so that it has room left to write a checkpoint.
 pub const TELL_LEVEL: f64 = 0.95;
-/// The same where the verdict is that growth ends below the limit: such a run may come close.
+/// The same where the verdict says that growth ends below the limit: such a run may come closer.
 const TELL_LEVEL_IF_BOUNDED: f64 = 0.98;
 /// A forecast is acted upon only if its verdict is this sure; below, the level decides.
 const SURE: f64 = 0.8;
-/// A model that is being loaded grows like a leak. Before the first step, or for this long where no steps are counted,
-/// a forecast is not acted upon.
+/// A model that is being loaded grows like a leak. Before the first step, or for this long where no steps are
+/// counted, a forecast is not acted upon.
 const START_UP: Duration = Duration::from_secs(600);
-/// The fastest growth that looks are planned for, in bytes per second. One thread touching fresh pages reaches about
-/// 2 GB/s on current machines; a few workers together reach twice that.
+/// The fastest growth that looks are planned for, in bytes per second. One thread touching fresh pages
+/// reaches about 2 GB/s on current machines; a few workers together reach twice that.
 const RUNAWAY_RATE: f64 = 4e9;
 /// How many looks a runaway meets within the room that is left.
 const LOOKS_PER_ROOM: f64 = 2.0;
-/// A look costs about half a millisecond, so this is a tenth of a core, and only at the very brink.
+/// The shortest time between two looks. A look costs about half a millisecond, so this is a tenth of a core,
+/// and only close to the limit.
 const SHORTEST_LOOK: Duration = Duration::from_millis(5);
 /// From our decision until a killed process allocates no more: a scheduler's slice or two.
 const KILL_TIME: Duration = Duration::from_millis(30);
@@ -40,7 +42,8 @@ const RATE_WINDOW: Duration = Duration::from_millis(100);
 pub enum Call {
     /// Nothing.
     Fine,
-    /// Measure the tree and ask again with [`LimitWatch::decide`]: what is certain is fine, the rest may not be.
+    /// Measure the tree and ask again with [`LimitWatch::decide`]: the memory that is certain fits, the
+    /// estimate may not.
     Measure(Need),
     /// Tell the command, then wait for the grace.
     Tell(String),
@@ -53,7 +56,7 @@ pub enum Call {
 pub struct LimitWatch {
     limit: u64,
     grace: Duration,
-    /// The own memory at the last look, as far as it is known.
+    /// The tree's own memory at the last look, as far as it is known.
     owned: u64,
     /// The looks of the last [`RATE_WINDOW`], oldest first.
     looks: VecDeque<(Duration, u64)>,
@@ -66,7 +69,7 @@ pub struct LimitWatch {
 }
 
 impl LimitWatch {
-    /// Watches over this many bytes; acting on a notice may take as long as `grace`.
+    /// Watches a limit in bytes; a command has `grace` to act on a notice.
     pub fn new(limit: u64, grace: Duration) -> Self {
         Self {
             limit,
@@ -80,8 +83,8 @@ impl LimitWatch {
         }
     }
 
-    /// Watches that `free` bytes stay available; the limit follows what is, see [`LimitWatch::make_room`].
-    pub fn leaving_free(free: u64, grace: Duration) -> Self {
+    /// Watches that `free` bytes stay available; the limit follows from that, see [`LimitWatch::make_room`].
+    pub(crate) fn leaving_free(free: u64, grace: Duration) -> Self {
         Self { reserve: Some(Reserve::new(free)), ..Self::new(u64::MAX, grace) }
     }
 
@@ -90,11 +93,12 @@ impl LimitWatch {
         self.limit
     }
 
-    /// Moves the limit to what leaves the reserve to others, where there is one: before each look, with what is available.
+    /// Moves the limit so that the reserve stays available to others, where there is one. Called before each
+    /// look with what is available.
     ///
-    /// What others take lowers the limit to what leaves the command a little room, and no further: it is told and has its
-    /// grace. Only what the command takes itself can end it at once.
-    pub fn make_room(&mut self, at: Duration, level: Level, available: u64) {
+    /// Memory that others take lowers the limit, but always leaves the command a little room: it is told and
+    /// has its grace. Only its own growth can end it at once.
+    pub(crate) fn make_room(&mut self, at: Duration, level: Level, available: u64) {
         let told_from = level.owned as f64 * (1.0 / self.tell_level() - 1.0);
         let Some(reserve) = &mut self.reserve else { return };
         let was_short = reserve.is_short;
@@ -108,12 +112,12 @@ impl LimitWatch {
         self.owned = level.owned;
     }
 
-    /// Goes on with another limit: what a machine can still give changes with everything that runs on it.
+    /// Sets another limit: what a machine can still give changes with everything that runs on it.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Takes in what a tick made of the run.
+    /// Takes in the assessment of a reading.
     pub fn judge(&mut self, reading: &Reading) {
         let Reading { assessment, snapshot, .. } = reading;
         self.weigh(assessment, snapshot.sample.step, snapshot.sample.t);
@@ -136,7 +140,7 @@ impl LimitWatch {
         });
     }
 
-    /// Takes in a look at `at`, the next one after `next`.
+    /// Takes in a look at time `at`; the next one comes after `next`.
     pub fn look(&mut self, at: Duration, level: Level, next: Duration) -> Call {
         self.follow(at, level);
         if self.reserve.is_some() {
@@ -150,7 +154,7 @@ impl LimitWatch {
         }
     }
 
-    /// What to do about `owned` bytes that are there for certain.
+    /// What to do about `owned` bytes that certainly exist.
     pub fn decide(&self, owned: u64, next: Duration) -> Call {
         let using = match &self.reserve {
             None => format!("using {} of {}", ByteSize(owned), ByteSize(self.limit)),
@@ -174,8 +178,8 @@ impl LimitWatch {
         if self.bounded { TELL_LEVEL_IF_BOUNDED } else { TELL_LEVEL }
     }
 
-    /// When to look again at the latest, if ticks come every `interval`.
-    pub fn next_look(&self, interval: Duration) -> Duration {
+    /// The longest time until the next look, if readings come every `interval`.
+    pub(crate) fn next_look(&self, interval: Duration) -> Duration {
         let room = self.limit.saturating_sub(self.owned) as f64;
         let look = Duration::from_secs_f64(room / (LOOKS_PER_ROOM * RUNAWAY_RATE));
         look.max(SHORTEST_LOOK).min(interval)
@@ -183,7 +187,7 @@ impl LimitWatch {
 
     fn follow(&mut self, at: Duration, level: Level) {
         self.owned = level.owned;
-        // A measurement that finds more is no growth.
+        // A measurement that finds more memory is not growth.
         self.looks.push_back((at, level.pace));
         while self.looks.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= RATE_WINDOW) {
             self.looks.pop_front();

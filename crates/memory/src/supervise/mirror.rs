@@ -1,9 +1,10 @@
-//! Keys for programs that take the terminal they print to for their keyboard.
+//! Passes keys and terminal modes on to programs that read them from the terminal they print to.
 //!
-//! The command prints to a pseudo-terminal and reads from our own. Most programs set up and read their input where it
-//! is, but `less` opens the terminal behind its standard error by name and reads keys there, and curses sets the
-//! modes of the one behind its standard output. So the modes that are set there are set on ours too, and while somebody
-//! has opened it to read, what is typed is handed on. At the end ours gets its own modes again.
+//! The command prints to a pseudo-terminal and reads from our own terminal. Most programs set up and read
+//! their standard input, but `less` opens the terminal behind its standard error by name and reads keys
+//! there, and curses sets the modes of the one behind its standard output. So modes that are set on the
+//! pseudo-terminal are set on ours too, and keys are handed on while somebody has it open for reading. At the
+//! end our terminal gets its own modes back.
 
 use super::end::descendants;
 use rustix::{
@@ -25,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-/// How often the modes are looked at: at once for a person, nothing for a processor.
+/// How often the modes are checked: immediate for a person, cheap for a processor.
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -43,12 +44,13 @@ pub(super) struct Mirror {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Looks into the mirror before something is shown, so that nobody can answer before the terminal is set for it.
+/// Checks the modes before output is shown, so that nobody can answer a prompt before the terminal is set for
+/// it.
 #[derive(Clone)]
 pub(super) struct Look(Arc<Mutex<Mirrored>>);
 
 impl Look {
-    /// Sets our terminal as the command has set its own by now.
+    /// Sets our terminal as the command has set its own.
     pub fn now(&self) {
         lock(&self.0).keep();
     }
@@ -59,8 +61,8 @@ fn lock(shared: &Mutex<Mirrored>) -> MutexGuard<'_, Mirrored> {
 }
 
 impl Mirror {
-    /// Keeps the modes of `theirs`, our end of the command's terminal, on the one that controls us; `keeper` is the
-    /// process that the command runs below.
+    /// Keeps the modes of `theirs`, our end of the command's terminal, on the one that controls us; `keeper`
+    /// is the process that the command runs below.
     pub fn start(theirs: OwnedFd, keeper: i32) -> Option<Self> {
         let keys = Keys::open(&theirs, keeper)?;
         let shared = Arc::new(Mutex::new(Mirrored::open(theirs)?));
@@ -124,8 +126,8 @@ impl Mirrored {
         Some(Self { theirs, ours, settings, usual, applied: false, ended: false })
     }
 
-    /// Sets ours as the command has set its own, or back; true if the command takes keys by it. Looks at ours each time:
-    /// a shell that had the terminal while we were stopped has set it for itself.
+    /// Sets our terminal as the command has set its own, or back; true if the command reads keys there. Reads
+    /// our modes each time: a shell that had the terminal while we were stopped has changed them.
     fn keep(&mut self) -> bool {
         // From the background, setting or reading the terminal would stop us.
         if self.ended || !is_in_foreground(&self.ours) {
@@ -168,7 +170,8 @@ impl Keys {
         Some(Self { theirs: theirs.try_clone().ok()?, ours: our_terminal()?, name, keeper })
     }
 
-    /// Whether a process of the command has opened its terminal to read. What it was given can also be written to.
+    /// Whether a process of the command has opened its terminal to read. What it was given can also be
+    /// written to.
     fn are_read(&self) -> bool {
         descendants(self.keeper).iter().any(|process| opened_to_read(process.pid, &self.name))
     }
@@ -185,7 +188,7 @@ impl Keys {
             // A terminal that has gone is ready for ever.
             thread::sleep(LOOK);
         }
-        // One who has stopped reading must not stop us; their terminal holds a page of keys.
+        // A program that has stopped reading must not block us; its terminal holds a page of keys.
         let mut room = [PollFd::new(&self.theirs, PollFlags::OUT)];
         if poll(&mut room, Some(&LOOK_TIME)).is_ok_and(|count| count > 0) {
             let _ = rustix::io::write(&self.theirs, &buffer[..length]);

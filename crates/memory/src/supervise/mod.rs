@@ -1,41 +1,40 @@
-//! A command under our eye: started, watched, told of its limit, ended, started again.
+//! Runs a command under supervision: started, watched, told of its limit, ended, started again.
 //!
-//! Takes [`Orders`], shows readings and [`Event`]s to an [`Observer`], and returns an [`Outcome`]. However this
-//! ends, no process of the command is left behind: the tree hangs below a guard that adopts every orphan (see
-//! `guard`), and dropping a job ends all of it. One command at a time per process.
+//! [`run`] takes [`Orders`], shows readings and [`Event`]s to an [`Observer`], and returns an [`Outcome`].
+//! However it ends, no process of the command is left behind: the tree hangs below a guard that adopts every
+//! orphan (see [`GuardProgram`]), and dropping a job ends all of it. A process supervises one command at a
+//! time.
 
 mod attempt;
 mod end;
-mod event;
 mod group;
 mod guard;
 mod job;
 mod limit;
 mod mirror;
 mod reserve;
-mod signals;
 mod streams;
 mod terminal;
 mod witness;
 
-pub use event::Event;
-pub use guard::{GUARD_WORDS, GuardOrders, LAUNCH_WORDS, Report, guard, launch};
+pub use guard::{GuardProgram, run_guard};
 pub use limit::{Call, LimitWatch, TELL_LEVEL};
-pub use signals::{BadSignal, Heard, StopSignal, heeded, listen};
-pub use streams::{Passage, Stream};
-pub use terminal::{BadStanding, Standing};
-
-pub(crate) use signals::{asks_to_end, stop_here};
+pub use streams::Passage;
 
 use crate::{
     RunFacts, TraceWriter,
+    event::Event,
+    observe::{Observer, stop_with},
     probe::ProbeError,
     record::Recorder,
-    steps::{SOCKET_VARIABLE, StepBoard, StepPatterns, StepSocket},
-    watch::{Observer, Wake, stop_with},
+    signals::{StopSignal, asks_to_end},
+    socket::{SOCKET_VARIABLE, StepSocket},
+    steps::{StepBoard, StepPatterns},
+    wake::Wake,
 };
 use attempt::Attempt;
 use group::CommandGroup;
+use guard::CommandOrders;
 use job::{Job, JobSetup};
 use rustix::process::{getpid, set_child_subreaper};
 use signal_hook::consts;
@@ -47,10 +46,11 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use terminal::OurTerminal;
+use terminal::{OurTerminal, Standing};
 
-/// The exit code of a run that was stopped at its limit, and of a command that asks to be started again: `EX_TEMPFAIL`.
-pub const STOPPED_AT_LIMIT: i32 = 75;
+/// The exit code of a run that was stopped at its limit, and of a command that asks to be started again:
+/// `EX_TEMPFAIL`.
+const STOPPED_AT_LIMIT: i32 = 75;
 /// The pause before the first restart; it doubles with each ...
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 /// ... up to this.
@@ -65,20 +65,23 @@ pub enum OnLimit {
     Stop,
     /// The same, then start it again.
     Restart,
-    /// Only say so.
+    /// Only warn.
     Warn,
 }
 
 /// What is to be run, and how.
 #[derive(Debug, Clone)]
 pub struct Orders {
+    /// The program that guards the command.
+    pub guard: GuardProgram,
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// Time between two readings.
     pub interval: Duration,
     /// Readings are taken for this long, or until the end.
     pub duration: Option<Duration>,
-    /// What the user said of the run; without a limit there is nothing to act upon, and the machine's is warned of.
+    /// What is known of the run. Without a limit there is nothing to act upon; forecasts are made against the
+    /// machine's.
     pub facts: RunFacts,
     /// What to do at the limit.
     pub on_limit: OnLimit,
@@ -130,7 +133,7 @@ impl fmt::Display for Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// No command was given.
-    #[error("there is no command to run: write it after --")]
+    #[error("there is no command to run")]
     NoCommand,
     /// The command cannot be executed.
     #[error("cannot start '{command}'")]
@@ -140,8 +143,11 @@ pub enum SuperviseError {
         /// What the system said.
         source: io::Error,
     },
+    /// The program of the guard was started by somebody else.
+    #[error("a guard is started by a supervisor, not by hand")]
+    NoGuardWords,
     /// The guard ended while the command was being started.
-    #[error("the guard of the command ended before it could start")]
+    #[error("the command's guard ended before the command could start")]
     GuardLost,
     /// The tree could not be read.
     #[error(transparent)]
@@ -156,7 +162,7 @@ pub enum SuperviseError {
     },
 }
 
-/// Where the supervisor is heard and seen.
+/// How the supervisor communicates with the program that runs it.
 pub struct Surroundings<'a> {
     /// Signals and keys arrive here ...
     pub wakes: &'a Receiver<Wake>,
@@ -184,8 +190,7 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     let Surroundings { wakes, sender, passage, trace, observer } = surroundings;
     let terminal = OurTerminal::open();
     let group = orders.facts.limit.filter(|_| orders.on_limit != OnLimit::Warn).and_then(CommandGroup::make);
-    let guard = GuardOrders {
-        control: folder.path().join("guard"),
+    let command = CommandOrders {
         standing: Standing::of(&passage, terminal.as_ref()),
         group: group.as_ref().map(|group| group.directory().to_owned()),
         command: orders.command.clone(),
@@ -198,7 +203,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         observer,
         board,
         socket,
-        guard,
+        control: folder.path().join("guard"),
+        command,
         terminal,
         group,
         recorder: None,
@@ -209,8 +215,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     outcome
 }
 
-/// Ends our process by Ctrl-C's signal if that is how the command ended on our terminal; otherwise returns. A shell that
-/// runs us in a loop breaks off only if it sees the signal, not for the code 130.
+/// Ends this process by SIGINT if that is how the command ended on our terminal; otherwise returns. A shell
+/// that runs us in a loop stops only if it sees the signal, not for exit code 130.
 pub fn end_like(outcome: Outcome) {
     if outcome == Outcome::Signaled(consts::SIGINT) && OurTerminal::open().is_some() {
         let _ = signal_hook::low_level::emulate_default_handler(consts::SIGINT);
@@ -231,7 +237,9 @@ struct Supervisor<'a> {
     observer: &'a mut dyn Observer,
     board: StepBoard,
     socket: StepSocket,
-    guard: GuardOrders,
+    /// The address at which the guard calls.
+    control: PathBuf,
+    command: CommandOrders,
     terminal: Option<OurTerminal>,
     group: Option<CommandGroup>,
     recorder: Option<Recorder>,
@@ -254,7 +262,7 @@ impl Supervisor<'_> {
             let outcome = Attempt::new(self, &job).attend()?;
             let stood_with_us = job.standing() == Standing::WithUs;
             job.finish();
-            // What ended well left the terminal as it wanted it; what was killed could not.
+            // A command that ended well has restored the terminal; one that was killed could not.
             if stood_with_us
                 && outcome != Outcome::Exited(0)
                 && let Some(terminal) = &self.terminal
@@ -280,7 +288,7 @@ impl Supervisor<'_> {
             if self.is_stopped_within(pause) {
                 return Ok(outcome);
             }
-            self.guard.command =
+            self.command.command =
                 self.orders.command.iter().chain(&self.orders.restart_args).cloned().collect();
         }
     }
@@ -288,14 +296,16 @@ impl Supervisor<'_> {
     fn start(&mut self) -> Result<Job, SuperviseError> {
         let environment: [(&str, &OsStr); 1] = [(SOCKET_VARIABLE, self.socket.path().as_os_str())];
         let job = Job::start(&JobSetup {
-            guard: &self.guard,
+            guard: &self.orders.guard,
+            control: &self.control,
+            orders: &self.command,
             environment: &environment,
             passage: &self.passage,
             board: &self.board,
             patterns: &self.orders.patterns,
             wakes: self.sender,
         })?;
-        self.observer.event(&Event::Started { pid: job.pid(), in_group: self.guard.group.is_some() });
+        self.observer.event(&Event::Started { pid: job.pid(), in_group: self.command.group.is_some() });
         Ok(job)
     }
 

@@ -1,18 +1,19 @@
-//! Memory that must stay available to others, and the room which that leaves to a command.
+//! Memory that must stay available to others, and the room that this leaves to a command.
 //!
-//! Takes what is available at each look, and what the command holds; gives the room that is left to it. What the command
-//! takes shows at once. What others take counts when it has lasted: a dip of a moment is no shortage, and neither is
-//! memory of an ended process that the kernel is still giving back.
+//! Follows what is available and what the command holds, look by look. What the command takes counts at once.
+//! What others take counts once it has lasted: a dip of a moment is no shortage, and neither is the memory of
+//! an ended process that the kernel is still giving back.
 
 use crate::ByteSize;
 use std::{collections::VecDeque, fmt, time::Duration};
 
 /// What others take counts once every look has shown it for this long.
 const DIP: Duration = Duration::from_secs(1);
-/// A shortage is over when this part of the reserve is to spare. Otherwise a machine at the brink would be told of each second.
+/// A shortage is over once this part of the reserve is to spare. Otherwise a machine at the edge would switch
+/// back and forth.
 const RELIEF: f64 = 0.05;
 
-/// So many bytes to leave to others, and how many there were.
+/// Follows how much is available to others.
 #[derive(Debug)]
 pub(super) struct Reserve {
     /// What must stay available.
@@ -33,7 +34,7 @@ impl Reserve {
     /// The room that is left to a command that holds `held` bytes; it is short from `least` on.
     pub fn follow(&mut self, at: Duration, held: u64, available: u64, least: i128) -> i128 {
         self.available = available;
-        // Memory that moves from one to the other does not change their sum, so only others do.
+        // Memory that moves between the two does not change their sum; only other processes do.
         self.obtainable.push_back((at, held.saturating_add(available)));
         while self.obtainable.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= DIP) {
             self.obtainable.pop_front();

@@ -1,14 +1,14 @@
 //! A command's standard streams: passed through byte for byte, and read along for steps.
 //!
-//! Looks where our own streams lead and makes the ends that the command gets. Where our output is a terminal the
-//! command gets a pseudo-terminal, so that it prints as if we were not there; otherwise a pipe. Two streams that lead
-//! to the same place share one, so that their order is kept. Input is our own, terminal or not.
-//! Output that cannot be written any more is dropped, and said once: the command runs on.
+//! Where our output is a terminal the command gets a pseudo-terminal, so that it prints as it would without
+//! us; elsewhere it gets a pipe. Two streams that lead to the same place share one, which keeps their order.
+//! Input is our own, terminal or not. Output that can no longer be written is dropped, which is said once;
+//! the command runs on.
 
 use super::mirror::Look;
 use crate::{
     steps::{OutputParser, StepBoard, StepPatterns},
-    watch::Wake,
+    wake::{Stream, Wake},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -17,7 +17,6 @@ use rustix::{
     termios::{OptionalActions, OutputModes, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize},
 };
 use std::{
-    fmt,
     fs::{self, File},
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
@@ -35,9 +34,11 @@ use std::{
 
 /// A pipe holds 64 KiB: what it holds is taken at once.
 const CHUNK: usize = 64 << 10;
-/// After the last process of the tree its output is at its end; only a stranger that inherited it could hold it open.
+/// After the last process of the tree its output is at its end; only a stranger that inherited it could hold
+/// it open.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
-/// What a command printed before it was stopped is shown before we stop too, unless our own reader is slower than this.
+/// What a command printed before it was stopped is shown before we stop too, unless our own reader is slower
+/// than this.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What shows output on a screen.
@@ -47,28 +48,10 @@ pub type Screen = Arc<Mutex<dyn Write + Send>>;
 pub enum Passage {
     /// To our own standard output and error.
     Through,
-    /// Where it would go to the terminal, to this instead, because a screen is drawn there.
+    /// To a screen that is drawn on the terminal, for what would have gone to the terminal.
     Shown(Screen),
-    /// Nowhere: it is only read along for steps.
+    /// Nowhere: it is only read for steps.
     Swallowed,
-}
-
-/// One of our two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Output,
-    /// Standard error.
-    Errors,
-}
-
-impl fmt::Display for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Output => "standard output",
-            Self::Errors => "standard error",
-        })
-    }
 }
 
 impl Stream {
@@ -150,9 +133,10 @@ fn open_pipe() -> io::Result<(Source, Sink)> {
     Ok((Source::Pipe(reader), Sink::Pipe(writer)))
 }
 
-/// A pseudo-terminal of the size and settings of `ours`, except that it changes no byte: ours does that already.
+/// A pseudo-terminal with the size and settings of `ours`, except that it changes no byte: ours does that
+/// already.
 fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
-    // Not to become the terminal that controls us.
+    // So that it does not become our controlling terminal.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let controller = openpt(flags)?;
     grantpt(&controller)?;
@@ -167,7 +151,7 @@ fn open_terminal(ours: &OwnedFd) -> io::Result<(Source, Sink)> {
     Ok((Source::Terminal(File::from(controller)), Sink::Terminal(terminal)))
 }
 
-/// Who reads along, and who is told.
+/// What the output is read for.
 pub(super) struct Along<'a> {
     pub board: &'a StepBoard,
     pub patterns: &'a StepPatterns,
@@ -308,9 +292,9 @@ impl Target for File {
 
 impl Target for io::Sink {}
 
-/// Passes bytes on until the command has closed its end. What cannot be written is dropped, and `lost` is told of the
-/// first failure: a full disk or a reader that has gone must not end hours of work. Each piece is tried anew, since a
-/// disk can have room again.
+/// Passes bytes on until the command has closed its end. What cannot be written is dropped, and `lost` is
+/// told of the first failure: a full disk or a reader that has gone must not end hours of work. Each piece is
+/// tried anew, since a disk can have room again.
 fn pass(
     mut source: impl Read,
     mut target: Box<dyn Target>,
@@ -365,7 +349,7 @@ mod tests {
         let mut failures = Vec::new();
         let output = b"step 1\n".chain(&b"step 2\n"[..]).chain(&b"step 3\n"[..]);
         pass(output, Box::new(full), parser, None, |error| failures.push(error.to_string()));
-        assert_eq!(board.now(&RunFacts::default()).0, Some(3), "all of it was read");
+        assert_eq!(board.now(&RunFacts::default()).step, Some(3), "all of it was read");
         assert_eq!(failures.len(), 1, "{failures:?}");
         assert!(failures[0].contains("No space left"), "{failures:?}");
     }

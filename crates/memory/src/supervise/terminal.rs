@@ -1,7 +1,8 @@
-//! Our terminal, and where a command stands towards it.
+//! Our terminal, and how a command relates to it.
 //!
-//! On a terminal the command belongs to our own process group, as under `time` or `nice`: the kernel gives it the
-//! keyboard's signals and lets it read and set the terminal, so prompts, pagers and shells work as without us.
+//! On a terminal the command belongs to our own process group, as under `time` or `nice`. The kernel then
+//! gives it the keyboard's signals and lets it read and set the terminal, so prompts, pagers and shells work
+//! as without us.
 
 use super::streams::Passage;
 use rustix::{
@@ -10,15 +11,15 @@ use rustix::{
 };
 use std::{fmt, fs::File, str::FromStr};
 
-/// Where a command stands towards our terminal.
+/// How a command relates to our terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// In our process group: the terminal is its own as much as ours.
+pub(super) enum Standing {
+    /// In our process group: it uses the terminal as we do.
     WithUs,
     /// In a process group of its own: there is no terminal.
     OwnGroup,
-    /// In a session of its own, out of the terminal's reach: a screen is drawn there, or nobody watches. A prompt
-    /// fails at once instead of waiting for an answer that cannot come.
+    /// In a session of its own, out of the terminal's reach: a screen is drawn there, or nobody watches. A
+    /// prompt fails at once instead of waiting for an answer that cannot come.
     OwnSession,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for Standing {
 /// A word that names no standing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a standing")]
-pub struct BadStanding(String);
+pub(super) struct BadStanding(String);
 
 impl FromStr for Standing {
     type Err = BadStanding;
@@ -71,9 +72,9 @@ impl OurTerminal {
         Some(Self { file, settings })
     }
 
-    /// Puts the settings back that a command changed and did not live to restore.
+    /// Restores the settings that a command changed and could not restore itself.
     pub fn restore(&self) {
-        // From the background it would stop us, and the terminal is somebody else's to set.
+        // From the background it would stop us, and the terminal belongs to somebody else.
         if tcgetpgrp(&self.file).is_ok_and(|foreground| foreground == getpgrp()) {
             let _ = tcsetattr(&self.file, OptionalActions::Drain, &self.settings);
         }

@@ -1,10 +1,11 @@
 //! Tells a signal that was sent to our process group from one that was sent to us alone.
 //!
-//! Where the command belongs to our process group, a signal to the group (`kill %1`, `timeout`) reaches it without our
-//! help, and passing ours on would make two of one: a trainer that writes a checkpoint at the first would break off at
-//! the second. The guard belongs to the group too. What it has heard as well, the command has.
+//! Where the command belongs to our process group, a signal to the group (`kill %1`, `timeout`) reaches the
+//! command directly. Passing ours on would deliver it twice, and a trainer that writes a checkpoint at the
+//! first signal would break off at the second. The guard belongs to the group too: a signal that it received
+//! has reached the command as well.
 
-use super::signals::{Heard, on_signals};
+use crate::signals::{Heard, on_signals};
 use signal_hook::consts;
 use std::{
     io,
@@ -14,7 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A signal to a group reaches all of it within microseconds; this is what a busy machine may take to run a handler.
+/// A signal to a group reaches all of it within microseconds; this is what a busy machine may take to run a
+/// handler.
 const SETTLE: Duration = Duration::from_millis(50);
 /// What was heard longer ago than this belongs to another signal.
 const MEMORY: Duration = Duration::from_secs(2);
@@ -24,7 +26,7 @@ const MEMORY: Duration = Duration::from_secs(2);
 pub(super) struct Witness(Arc<Mutex<Vec<(Heard, Instant)>>>);
 
 impl Witness {
-    /// Listens from now on. No signal of the keyboard ends or stops a process that listens.
+    /// Listens from now on. Signals of the keyboard do not end or stop a process that listens.
     pub fn listen() -> io::Result<Self> {
         let witness = Self::default();
         on_signals(&[consts::SIGTSTP, consts::SIGTTIN, consts::SIGTTOU], {
@@ -37,7 +39,7 @@ impl Witness {
         Ok(witness)
     }
 
-    /// Whether this signal reached us as well; each that was heard answers for one.
+    /// Whether this signal reached this process as well; each received signal answers for one.
     pub fn heard_too(&self, heard: Heard) -> bool {
         self.take(heard, Instant::now()) || {
             thread::sleep(SETTLE);

@@ -1,14 +1,14 @@
 //! A memory figure in a line: `RAM: 5552MB`, `rss=5.4GiB`, `Memory 5.5/64.0 GB`, `{'cpu_ram_mb': 5552.1}`,
 //! `5,552 MB resident`.
 //!
-//! A line is cut into numbers and the words around them. A number belongs to the words before it, or, where a
-//! line names what it counted after the number, to those that follow. Of several figures in a line the one
-//! whose words say most plainly that it is the process's is taken. What [`key`](super::key) does not know as
-//! memory in use is never taken.
+//! A line is cut into numbers and the words around them. A number belongs to the words before it or, where a
+//! line says what it counted after the number, to those that follow. Of several figures in a line, the one
+//! whose words say most plainly that it is the process's is taken. Only what `key` knows as
+//! memory in use is taken.
 
 use super::{
     key::{self, Subject},
-    psrecord::excerpt,
+    lines::excerpt,
 };
 use crate::units::{number, unit_bytes};
 use regex::Regex;
@@ -22,9 +22,9 @@ const FEWEST_BYTES: f64 = 1e5;
 pub(super) enum Found {
     /// So many bytes.
     Bytes(Subject, f64),
-    /// A number of memory whose unit the line does not say.
+    /// An amount of memory without a unit.
     Bare(Subject, f64),
-    /// Something that should be a number of memory and is none.
+    /// Something that should be an amount of memory and is not a number.
     Bad(String),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Wanted<'a> {
 struct Token<'a> {
     digits: &'a str,
     negative: bool,
-    /// A plus before it: by so much something grew.
+    /// A plus stands before it: it is a difference.
     is_difference: bool,
     /// The unit behind it, in bytes.
     unit: Option<f64>,
@@ -86,8 +86,8 @@ pub(super) fn find(line: &str, wanted: Wanted<'_>) -> Vec<Found> {
     tokens.iter().enumerate().filter_map(read).collect()
 }
 
-/// Whether memory that nobody owns by name may be a device's: the line speaks of one, and not with a figure of its
-/// own as in `mem: 5 GB | GPU: 12 GB`.
+/// Whether memory without a named owner may be a device's: the line speaks of one, but gives it no figure of
+/// its own, as `mem: 5 GB | GPU: 12 GB` does.
 fn is_beside_device(line: &str, tokens: &[Token<'_>]) -> bool {
     let speaks = key::words(line).iter().any(|word| {
         // ms-swift prints the GPU's memory as `memory(GiB)`, beside a speed.

@@ -1,8 +1,8 @@
-//! Opening what people have: plain or compressed, UTF-8 or UTF-16, a file or standard input.
+//! Opens a file or standard input: plain or compressed, UTF-8 or UTF-16.
 //!
-//! Gives the text as UTF-8 bytes, as often as it is asked: what a format needs to know of the whole file is
-//! found in a pass of its own. What can be read only once (a pipe) is first copied to an unnamed file, so
-//! memory stays the same whatever the length.
+//! Gives the text as UTF-8 bytes, as often as it is asked for: a format that must know the whole file looks
+//! through it in a pass of its own. Input that can be read only once (a pipe) is first copied to an unnamed
+//! file, so memory does not grow with its length.
 
 use super::TraceError;
 use flate2::read::MultiGzDecoder;
@@ -13,9 +13,9 @@ use std::{
 };
 
 /// The name that stands for standard input.
-pub const STANDARD_INPUT: &str = "-";
+const STANDARD_INPUT: &str = "-";
 
-/// Compressed and other forms that are known and not read, by their first bytes.
+/// Forms that are recognised but not read, by their first bytes.
 const REFUSED: [(&[u8], &str); 5] = [
     (b"\xfd7zXZ\0", "xz-compressed; unpack it with `xz -d` first"),
     (b"BZh", "bzip2-compressed; unpack it with `bzip2 -d` first"),
@@ -71,7 +71,7 @@ fn copied(mut from: impl Read) -> io::Result<File> {
     Ok(copy)
 }
 
-/// Takes compression off, told by the first bytes whatever the name says.
+/// Decompresses by what the first bytes say, whatever the name.
 fn unpacked(file: File) -> io::Result<Box<dyn Read + Send>> {
     let (opening, whole) = peek(file)?;
     if opening.starts_with(&[0x1f, 0x8b]) {
@@ -86,7 +86,7 @@ fn unpacked(file: File) -> io::Result<Box<dyn Read + Send>> {
     }
 }
 
-/// Turns UTF-16 into UTF-8, told by its byte order mark; that of UTF-8 itself is left to the reader of lines.
+/// Turns UTF-16 into UTF-8, by its byte order mark. The mark of UTF-8 is left to the reader of lines.
 fn decoded(bytes: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead + Send>> {
     let (opening, whole) = peek(bytes)?;
     let order: Option<fn([u8; 2]) -> u16> = match opening.as_slice() {
@@ -100,7 +100,7 @@ fn decoded(bytes: Box<dyn Read + Send>) -> io::Result<Box<dyn BufRead + Send>> {
             Utf16 { bytes: BufReader::new(whole), order, ready: Cursor::default() },
         ))),
         None if opening.contains(&0) => Err(invalid(
-            "this is no text, or UTF-16 without a byte order mark: write it as UTF-8 first".to_owned(),
+            "this is not text, or it is UTF-16 without a byte order mark: write it as UTF-8 first".to_owned(),
         )),
         None => Ok(Box::new(BufReader::with_capacity(1 << 16, whole))),
     }

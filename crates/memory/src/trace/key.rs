@@ -11,13 +11,13 @@ use crate::units::unit_bytes;
 pub(super) enum Subject {
     /// The whole machine's: `system memory used`.
     Machine,
-    /// Somebody's: `memory`.
+    /// Not said whose: `memory`.
     Unsaid,
     /// Not a device's: `RAM`, `CPU memory`.
     Ram,
-    /// What nobody shares with the process: `uss`.
+    /// Memory that the process shares with none: `uss`.
     Unique,
-    /// With its share of what others have, too: `pss`.
+    /// With its share of common memory: `pss`.
     Proportional,
     /// The process's: `rss`, `process memory`.
     Process,
@@ -94,7 +94,7 @@ pub(super) fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// Whose memory is meant, or `None` for what is no memory or not what is in use.
+/// Whose memory is meant; `None` for anything but memory in use.
 pub(super) fn subject(words: &[String]) -> Option<Subject> {
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
     let last = words.iter().rposition(|word| MEMORY.contains(&word.as_str()))?;

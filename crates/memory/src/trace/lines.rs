@@ -1,7 +1,7 @@
 //! Numbered lines of a file of any size, and the times in them.
 //!
-//! Lines end with `\n`, `\r\n` or, as progress bars write them, `\r`; each goes out in a buffer that is
-//! reused. No line may be longer than [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
+//! Lines end with `\n`, `\r\n` or, as progress bars write them, `\r`. All lines share one buffer. No line may
+//! be longer than [`MAX_LINE`], so a file without line breaks cannot exhaust memory.
 
 use memchr::memchr2;
 use regex::Regex;
@@ -17,9 +17,9 @@ pub(super) const MAX_LINE: usize = 16 << 20;
 pub(super) struct Lines<R> {
     input: R,
     buffer: Vec<u8>,
-    /// Number of the line that was read last, from 1, as an editor counts: what `\r` parts is one line.
+    /// Number of the line that was read last, from 1, as an editor counts: parts between `\r` are one line.
     pub(super) number: u64,
-    /// How many lines were read, those that `\r` parts counted each.
+    /// How many lines were read, where parts between `\r` count each.
     pub(super) parts: u64,
     /// Whether the last line ended in a line break; false for a line that was cut off.
     pub(super) terminated: bool,
@@ -84,8 +84,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Seconds of a time that counts from 1970 in seconds, milliseconds, microseconds or nanoseconds, told by its
-/// size; of any other number itself.
+/// Turns a time since 1970 in seconds, milliseconds, microseconds or nanoseconds into seconds, going by its
+/// size. Any other number is returned unchanged.
 pub(super) fn since_1970(number: f64) -> f64 {
     match number.abs() {
         1e17.. => number * 1e-9,
@@ -137,8 +137,8 @@ pub(super) fn date_time(text: &str) -> Option<f64> {
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) as f64 + fraction)
 }
 
-/// Seconds of `10:00:05`, `0:00:12` or `10:00:05.5`, on some day after 1970: as those of dates they are
-/// counted from the first.
+/// Seconds of `10:00:05`, `0:00:12` or `10:00:05.5`, on an arbitrary day after 1970, so that they are rebased
+/// to the first sample as dates are.
 pub(super) fn clock_time(text: &str) -> Option<f64> {
     const SOME_DAY: f64 = 946_684_800.0;
     let mut parts = text.trim().split(':');
@@ -153,6 +153,16 @@ pub(super) fn clock_time(text: &str) -> Option<f64> {
     let seconds: f64 = last.parse().ok()?;
     (parts.next().is_none() && minutes < 60.0 && seconds < 61.0)
         .then_some(SOME_DAY + hours * 3600.0 + minutes * 60.0 + seconds)
+}
+
+/// The beginning of a line, for an error message.
+pub(super) fn excerpt(line: &str) -> String {
+    const SHOWN: usize = 60;
+    let line = line.trim();
+    match line.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
 }
 
 #[cfg(test)]

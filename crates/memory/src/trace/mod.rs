@@ -1,29 +1,24 @@
-//! Traces on disk: samples in, one line each; lines in, samples out.
+//! Traces on disk: written as a run goes, and read whatever wrote them.
 //!
-//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, bytes
-//! throughout. [`TraceReader`] also understands the logs of other tools and ordinary training logs, packed or
-//! not. Both sides are streams: no trace is held in memory as a whole (only tables that must be sorted are),
-//! and what cannot be read is named with its line.
+//! Our own format is JSON lines: a [`TraceHeader`], then one [`Sample`](crate::Sample) a line, in bytes
+//! throughout. [`TraceReader`] also reads the logs of other tools and ordinary training logs, compressed or
+//! not. Reading and writing are streams: no trace is held in memory as a whole, except tables that must be
+//! sorted. An error names the line it is about.
 
-mod csv;
 mod figure;
+mod formats;
 mod input;
-mod jsonl;
 mod key;
 mod lines;
-mod mprof;
 mod options;
-mod psrecord;
 mod reader;
 mod survey;
 mod table_writers;
-mod text_log;
 mod writer;
 mod writers;
 
-pub use input::STANDARD_INPUT;
 pub use options::ReadOptions;
-pub use reader::{TraceFormat, TraceReader};
+pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
 use crate::{RunFacts, units::counted};
@@ -35,12 +30,12 @@ use std::{
 };
 
 /// The value of the header's `trace` key in the version that this crate writes.
-pub const TRACE_VERSION: &str = "model-garden/1";
+pub(crate) const TRACE_VERSION: &str = "model-garden/1";
 
 /// The first line of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceHeader {
-    /// The version of the format, [`TRACE_VERSION`].
+    /// The version of the format: `model-garden/1`.
     pub trace: String,
     /// What the run is called.
     #[serde(default)]
@@ -99,8 +94,8 @@ pub enum TraceError {
         /// What was found and what was expected.
         what: String,
     },
-    /// Memory stands without a unit, and more than one would fit.
-    #[error("{}: {name} has no unit, and its numbers (up to {largest}) could be of several", path.display())]
+    /// Memory figures have no unit, and more than one would fit.
+    #[error("{}: {name} has no unit, and its numbers (up to {largest}) could be in several units", path.display())]
     NoUnit {
         /// The file.
         path: PathBuf,
@@ -109,7 +104,7 @@ pub enum TraceError {
         /// The largest number.
         largest: f64,
     },
-    /// Memory stands without a unit and without an owner; a device's is often written so.
+    /// Memory figures have neither a unit nor an owner; a device's memory is often written so.
     #[error(
         "{}: the log's memory (numbers up to {largest}) has neither a unit nor a word that says whose it is, and may \
          be a GPU's", path.display()
@@ -130,8 +125,8 @@ pub enum TraceError {
         /// The names that the file has.
         known: Vec<String>,
     },
-    /// A table's rows are in no order, and too many.
-    #[error("{}: the rows are in no order, and more than {most}: sort the file by its time first", path.display())]
+    /// A table's rows are not in order, and there are too many to sort.
+    #[error("{}: the rows are not in order, and there are more than {most}: sort the file by its time first", path.display())]
     TooManyToSort {
         /// The file.
         path: PathBuf,
@@ -139,7 +134,7 @@ pub enum TraceError {
         most: usize,
     },
     /// There is nothing in the file.
-    #[error("{}: the file is empty; expected a trace, a CSV, a psrecord or mprof log, or a training log", path.display())]
+    #[error("{}: the file is empty; expected {}", path.display(), formats::names())]
     Empty {
         /// The file.
         path: PathBuf,

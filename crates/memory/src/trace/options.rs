@@ -1,6 +1,7 @@
-//! What the user says of a file where its own words do not say enough.
+//! What the user says of a file that does not say enough itself.
 
 use crate::{
+    sentence::{Sentence, Setting},
     steps::{LinePattern, StepPatterns},
     units::{SizeUnit, TimeUnit},
 };
@@ -38,9 +39,8 @@ pub(super) fn only_unit(largest: f64) -> Option<SizeUnit> {
 }
 
 /// How an assumed unit is told.
-pub(super) fn assumed(name: &str, unit: SizeUnit, largest: f64) -> String {
+pub(super) fn assumed(name: &str, unit: SizeUnit, largest: f64) -> Sentence {
     let unit = if unit == SizeUnit(1) { "bytes" } else { "MB" };
-    format!(
-        "{name} has no unit: its numbers, {largest} at the most, were taken for {unit} (--unit says another)."
-    )
+    let text = format!("{name} has no unit: its numbers, {largest} at the most, were taken for {unit}.");
+    Sentence::about(Setting::SizeUnit, text)
 }

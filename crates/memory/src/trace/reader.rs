@@ -1,16 +1,20 @@
-//! Reading a trace, whatever wrote it.
+//! Reads a trace, whatever wrote it.
 //!
-//! The first line that is neither blank nor a comment decides the format; from then on every line goes to
-//! that format's parser, which yields samples or says what it expected instead. Lines that cannot be read are
-//! left out and counted; a file with many of them is refused by the first. Clocks are rebased to the first
-//! sample and shuffled tables are sorted, nothing else is changed: restarts and jumps of the clock are for
-//! the reader of the samples to judge.
+//! The first line that is neither blank nor a comment decides the format. From then on that format's parser
+//! reads every line and gives samples or says what it expected instead. Lines that cannot be read are left
+//! out and counted; a file with many of them is refused, with the first as the reason. Clocks are rebased to
+//! the first sample and shuffled tables are sorted. Nothing else is changed: restarts and jumps of the clock
+//! are left to the analyst.
 
 use super::{
-    TraceError, TraceHeader, csv::Csv, input::Input, jsonl::Jsonl, lines::Lines, mprof::Mprof,
-    options::ReadOptions, psrecord::Psrecord, survey::Order, text_log::TextLog,
+    TraceError, TraceHeader,
+    formats::{Beginning, FORMATS, LineParser, Opened, TraceFormat},
+    input::Input,
+    lines::Lines,
+    options::ReadOptions,
+    survey::Order,
 };
-use crate::{ByteSize, RunFacts, Sample, units::part};
+use crate::{ByteSize, RunFacts, Sample, sentence::Sentence, units::part};
 use std::{
     io::{self, BufRead},
     path::Path,
@@ -18,79 +22,17 @@ use std::{
 
 /// A file is refused if more than one line in this many cannot be read.
 const READABLE: u64 = 10;
-/// The most rows that are put in order: what must be held for that is 100 MB.
+/// At most this many rows are sorted: they take 100 MB.
 const MOST_SORTED: usize = 500_000;
 /// No machine has more memory, no run lasts longer: a petabyte, and the seconds of thirty thousand years.
 const MOST_BYTES: u64 = 1 << 50;
 const LAST_SECOND: f64 = 1e12;
 
-/// Who wrote the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceFormat {
-    /// Our own JSON lines.
-    Jsonl,
-    /// Comma, semicolon or tab separated values with a header.
-    Csv,
-    /// `psrecord --log`.
-    Psrecord,
-    /// `mprof run`.
-    Mprof,
-    /// A training log with lines such as `Step 10 ... RAM: 5552 MB`.
-    TextLog,
-}
-
-impl TraceFormat {
-    /// What a line with a figure looks like, for error messages.
-    fn expected(self) -> &'static str {
-        match self {
-            Self::Jsonl => r#"lines such as {"t": 1.0, "step": 1, "rss": 5552000000, ...}"#,
-            Self::Csv => "rows below the header",
-            Self::Psrecord => "lines of elapsed seconds, CPU %, real MB, virtual MB",
-            Self::Mprof => "lines such as 'MEM 162.4 1718000000.5'",
-            Self::TextLog => "lines such as 'Step 10 ... RAM: 5552 MB' or {\"step\": 10, \"rss_mb\": 5552}",
-        }
-    }
-}
-
-/// What a parser made of a line: a sample, nothing, or what it expected instead.
-pub(super) type Parsed = Result<Option<Sample>, String>;
-
-/// A format, line by line.
-pub(super) trait LineParser {
-    /// Takes one line in.
-    fn line(&mut self, line: &[u8]) -> Parsed;
-
-    /// Gives what is still held back at the end of the file.
-    fn finish(&mut self) -> Option<Sample> {
-        None
-    }
-
-    /// What should be said of the file besides its samples.
-    fn notes(&self) -> &[String] {
-        &[]
-    }
-
-    /// What the file says of the run besides its header.
-    fn facts(&self) -> RunFacts {
-        RunFacts::default()
-    }
-
-    /// The order of the samples.
-    fn order(&self) -> Order {
-        Order::Rising
-    }
-
-    /// Whether `line`, the last of the file and without a line break, is the beginning of a longer one.
-    fn is_torn(&self, _line: &[u8]) -> bool {
-        false
-    }
-}
-
 /// Samples of a trace file, one after the other.
 pub struct TraceReader {
     input: Input,
     header: TraceHeader,
-    format: TraceFormat,
+    format: &'static dyn TraceFormat,
     lines: Lines<Box<dyn BufRead + Send>>,
     parser: Box<dyn LineParser + Send>,
     /// All samples in their order, where the file has them shuffled.
@@ -99,7 +41,7 @@ pub struct TraceReader {
     samples: u64,
     unreadable: Unreadable,
     done: bool,
-    notes: Vec<String>,
+    notes: Vec<Sentence>,
 }
 
 /// Lines that were left out.
@@ -120,15 +62,16 @@ impl TraceReader {
     /// The same, with what the user says of the file.
     pub fn open_with(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
         let input = Input::open(path.as_ref())?;
-        let Opening { format, header, parser, header_parts } = Opening::of(&input, options)?;
+        let Recognised { format, opened, header_parts } = recognise(&input, options)?;
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         let mut lines = Lines::new(input.text().map_err(io_error)?);
         while lines.parts < header_parts && lines.next().map_err(io_error)?.is_some() {}
+        let unnamed = || TraceHeader::new(name(input.path()), RunFacts::default());
         Ok(Self {
-            header,
+            header: opened.header.unwrap_or_else(unnamed),
             format,
             lines,
-            parser,
+            parser: opened.parser,
             sorted: None,
             start: None,
             samples: 0,
@@ -150,13 +93,8 @@ impl TraceReader {
         self.parser.facts()
     }
 
-    /// Who wrote the file.
-    pub fn format(&self) -> TraceFormat {
-        self.format
-    }
-
     /// What should be said about the file besides its samples, complete once all were read.
-    pub fn notes(&self) -> &[String] {
+    pub fn notes(&self) -> &[Sentence] {
         &self.notes
     }
 
@@ -189,7 +127,7 @@ impl TraceReader {
             samples.sort_by_key(|sample| sample.step);
             "step"
         };
-        self.notes.push(format!("The rows were not in the order of their {by} and were sorted."));
+        self.notes.push(format!("The rows were not in the order of their {by} and were sorted.").into());
         Ok(samples)
     }
 
@@ -215,8 +153,8 @@ impl TraceReader {
                 Ok(None) => {}
                 Err(_) if !self.lines.terminated && self.parser.is_torn(&line) => {
                     let number = self.lines.number;
-                    self.notes
-                        .push(format!("Line {number}, the last, is cut off in its middle and was left out."));
+                    let note = format!("Line {number}, the last, is cut off in its middle and was left out.");
+                    self.notes.push(note.into());
                 }
                 Err(what) => {
                     self.unreadable.count += 1;
@@ -226,8 +164,8 @@ impl TraceReader {
         }
     }
 
-    /// What remains to be said at the end of the file: that it had nothing, or too little, or what was left
-    /// out.
+    /// What is said at the end of the file: that it had no figures, that too many lines were unreadable, or
+    /// what was left out.
     fn conclude(&mut self) -> Option<TraceError> {
         self.notes.extend_from_slice(self.parser.notes());
         let path = || self.input.path().to_owned();
@@ -249,18 +187,19 @@ impl TraceReader {
             };
             return Some(TraceError::Malformed { path: path(), line, what: format!("{what}{others}") });
         }
-        self.notes.push(match count {
+        let note = match count {
             1 => format!("{} cannot be read and was left out: line {line}, {what}.", part(1, all, "line")),
             _ => format!(
                 "{count} of {all} lines cannot be read and were left out; the first is line {line}: {what}."
             ),
-        });
+        };
+        self.notes.push(note.into());
         None
     }
 
     /// Counts time from the first sample where the file counts it from 1970.
     fn rebase(&mut self, mut sample: Sample) -> Sample {
-        /// Later than any run lasts, earlier than any run was made: three years, in seconds.
+        /// Three years, in seconds: longer than any run, and earlier than any date of one.
         const LONGEST_RUN: f64 = 1e8;
         let start = *self.start.get_or_insert(if sample.t > LONGEST_RUN { sample.t } else { 0.0 });
         sample.t -= start;
@@ -278,7 +217,7 @@ fn plausible(sample: Sample) -> Result<Sample, String> {
         || sample.t.abs() > LAST_SECOND
         || sample.epoch.is_some_and(|epoch| !epoch.is_finite())
     {
-        return Err("the time or the epoch is no possible number".into());
+        return Err("the time or the epoch is not a possible number".into());
     }
     Ok(sample)
 }
@@ -307,70 +246,43 @@ impl Iterator for TraceReader {
     }
 }
 
-/// What the beginning of a file tells.
-struct Opening {
-    format: TraceFormat,
-    header: TraceHeader,
-    parser: Box<dyn LineParser + Send>,
-    /// How many lines are read already: those up to the header.
+/// A file whose format is known.
+struct Recognised {
+    format: &'static dyn TraceFormat,
+    opened: Opened,
+    /// How many parts of lines the header has, with what stands before it.
     header_parts: u64,
 }
 
-impl Opening {
-    fn of(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
-        let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
-        let mut lines = Lines::new(input.text().map_err(io_error)?);
-        let first = loop {
-            match lines.next().map_err(io_error)? {
-                None => return Err(TraceError::Empty { path: input.path().to_owned() }),
-                Some(line) if line.trim_ascii().is_empty() => {}
-                Some(line) if line.starts_with(b"#") && !Psrecord::recognises(line) => {}
-                Some(line) => break line.to_vec(),
-            }
-        };
-        Self::sniff(&first, &lines, input, options)
-    }
-
-    fn sniff(
-        first: &[u8],
-        lines: &Lines<impl BufRead>,
-        input: &Input,
-        options: &ReadOptions,
-    ) -> Result<Self, TraceError> {
-        let path = || input.path().to_owned();
-        let (line, header_parts) = (lines.number, lines.parts);
-        let malformed = |what| TraceError::Malformed { path: path(), line, what };
-        let header = TraceHeader::new(name(input.path()), RunFacts::default());
-        let is_of_one = || match &options.process {
-            Some(wanted) => {
-                Err(TraceError::NoProcess { path: path(), wanted: wanted.clone(), known: Vec::new() })
-            }
-            None => Ok(()),
-        };
-        if let Some(header) = Jsonl::header(first) {
-            let header = header.map_err(malformed)?;
-            is_of_one()?;
-            return Ok(Self { format: TraceFormat::Jsonl, header, parser: Box::new(Jsonl), header_parts });
+/// Finds out the format of a file by its first line.
+fn recognise(input: &Input, options: &ReadOptions) -> Result<Recognised, TraceError> {
+    let path = || input.path().to_owned();
+    let io_error = |source| TraceError::Io { path: path(), source };
+    let is_comment = |line: &[u8]| {
+        let is_first =
+            |format: &&dyn TraceFormat| format.begins_with_comment() && format.recognises(line, options);
+        line.starts_with(b"#") && !FORMATS.iter().any(is_first)
+    };
+    let mut lines = Lines::new(input.text().map_err(io_error)?);
+    let first = loop {
+        match lines.next().map_err(io_error)? {
+            None => return Err(TraceError::Empty { path: path() }),
+            Some(line) if line.trim_ascii().is_empty() || is_comment(line) => {}
+            Some(line) => break line.to_vec(),
         }
-        if let Some(csv) = Csv::from_header(first, options).filter(|_| options.memory.is_none()) {
-            let csv = csv.map_err(|what| TraceError::NoColumn { path: path(), line, what })?;
-            let parser = Box::new(csv.settle(input, header_parts, options)?);
-            return Ok(Self { format: TraceFormat::Csv, header, parser, header_parts });
-        }
-        let (format, parser): (_, Box<dyn LineParser + Send>) = if Psrecord::recognises(first) {
-            is_of_one()?;
-            (TraceFormat::Psrecord, Box::new(Psrecord))
-        } else if Mprof::recognises(first) {
-            is_of_one()?;
-            (TraceFormat::Mprof, Box::new(Mprof::default()))
-        } else {
-            (TraceFormat::TextLog, Box::new(TextLog::new(input, options)?))
-        };
-        Ok(Self { format, header, parser, header_parts: 0 })
+    };
+    let format = FORMATS.into_iter().find(|format| format.recognises(&first, options));
+    let format = format.expect("the last format recognises everything");
+    let file = Beginning { first: &first, line: lines.number, parts: lines.parts, input, options };
+    let opened = format.open(&file)?;
+    if let Some(wanted) = options.process.clone().filter(|_| !format.tells_processes()) {
+        return Err(TraceError::NoProcess { path: path(), wanted, known: Vec::new() });
     }
+    let header_parts = if opened.has_header { lines.parts } else { 0 };
+    Ok(Recognised { format, opened, header_parts })
 }
 
-/// A run is called as its file, without what says how it is packed: `run.log.gz` is `run`.
+/// The name of a run is that of its file, without the extensions: `run.log.gz` is `run`.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default();
     let packed = path.extension().is_some_and(|end| end == "gz" || end == "zst");

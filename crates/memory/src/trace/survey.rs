@@ -1,23 +1,23 @@
-//! What the rows of a table tell together: how large the numbers are, and in which order they stand.
+//! What the rows of a table tell together: how large the numbers are, and in which order the rows stand.
 
 use super::{input::Input, lines::Lines};
 use std::io;
 
-/// A number that counts from 1970, in whatever unit.
+/// Numbers above this count from 1970, in whatever unit.
 const SINCE_1970: f64 = 1e8;
 
 /// The order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they happened, but for restarts.
+    /// In the order of time, except at restarts.
     Rising,
-    /// In no order of their times.
+    /// Not in the order of their times.
     ShuffledTimes,
-    /// In no order of their steps, and without times.
+    /// Not in the order of their steps, and without times.
     ShuffledSteps,
 }
 
-/// One look through all rows, in the same memory whatever their number.
+/// What one pass through all rows finds, in constant memory.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The largest number in the column with memory.
@@ -26,7 +26,8 @@ pub(super) struct Survey {
     last: f64,
     lowest: f64,
     highest: f64,
-    /// How often the place falls, and how often to above the lowest before: a run that begins again does not.
+    /// How often the place falls, and how often it stays above the lowest before, which a restarted run does
+    /// not.
     falls: u64,
     falls_inside: u64,
     is_whole: bool,
@@ -52,7 +53,7 @@ impl Survey {
                     let (memory, place) = if is_row { read(&text) } else { (None, None) };
                     survey.see(memory, place);
                 }
-                // What stands before a cut can still be read; the reader meets the same end and says so.
+                // The part before a cut can still be read; the reader meets the same cut and reports it.
                 Err(_) if survey.rows > 0 => return Ok(survey),
                 Err(error) => return Err(error),
             }
@@ -88,7 +89,7 @@ impl Survey {
         is_relative && self.rows > 2 && interval > LONGEST_INTERVAL && self.is_whole && !self.is_minutes
     }
 
-    /// Seconds between two rows, where so many and so round a number may well be milliseconds.
+    /// Seconds between two rows, where the number is so large and round that it may be milliseconds.
     pub(super) fn odd_interval(&self) -> Option<f64> {
         const USUAL: f64 = 30.0;
         let interval = (self.highest - self.lowest) / self.rows.saturating_sub(1).max(1) as f64;

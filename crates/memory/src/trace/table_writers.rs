@@ -1,10 +1,11 @@
-//! Tables of several processes or runs: a column that names who each row is of, or a column of memory for each.
+//! Tables of several processes or runs: either a column says whose each row is, or each has a memory column
+//! of its own.
 
-use super::{csv::is_missing, input::Input, key, lines::Lines};
+use super::{input::Input, key, lines::Lines};
 use std::io;
 
-/// The columns that together say who a row is of, with what they call it: run and host, and the process within
-/// them, a rank before a worker before a process.
+/// The columns that together say whose a row is, each with its kind: run, host, and the process within them
+/// (a rank before a worker before a process).
 pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
     let find = |wanted: &[&str], called: &'static str| {
         let fits = |name: &String| wanted.contains(&key::words(name).join("_").as_str());
@@ -20,7 +21,12 @@ pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
     [run, host, process].into_iter().flatten().collect()
 }
 
-/// Who a row is of, and whether that can be nothing else: a process may also have followed on another.
+/// Whether a cell holds nothing.
+pub(super) fn is_missing(field: &str) -> bool {
+    ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
+}
+
+/// Whose a row is, and whether that is certain: one process may also have followed another.
 pub(super) fn of_row(columns: &[(usize, &'static str)], fields: &[String]) -> (Option<String>, bool) {
     let parts: Vec<String> = columns
         .iter()
@@ -33,7 +39,8 @@ pub(super) fn of_row(columns: &[(usize, &'static str)], fields: &[String]) -> (O
     ((!parts.is_empty()).then(|| parts.join(", ")), !may_follow)
 }
 
-/// The columns that tell the same as the one at `memory`, each of another run, rank or process, with its name.
+/// The columns with the same figure as the one at `memory`, each of another run, rank or process, with its
+/// name.
 pub(super) fn alike(
     names: &[String],
     memory: usize,
@@ -47,8 +54,8 @@ pub(super) fn alike(
     candidates.filter_map(named).collect()
 }
 
-/// A column's name parted into whose it is and what it tells: `lake-12 - system/proc.memory.rssMB` as W&B exports it,
-/// `rank0_rss_mb`, `rss (rank 1)`.
+/// Splits a column's name into whose it is and what it measures: `lake-12 - system/proc.memory.rssMB` as W&B
+/// exports it, `rank0_rss_mb`, `rss (rank 1)`.
 fn parted(name: &str) -> Option<(String, String)> {
     const OF_PROCESS: [&str; 4] = ["rank", "pid", "process", "worker"];
     if let Some((run, metric)) = name.rsplit_once(" - ") {
@@ -72,7 +79,7 @@ pub(super) fn look_through(input: &Input, header: u64, mut see: impl FnMut(&str)
             Ok(None) => return Ok(()),
             Ok(Some(line)) if is_row => see(&String::from_utf8_lossy(line)),
             Ok(Some(_)) => {}
-            // What stands before a cut can still be read; the reader meets the same end and says so.
+            // The part before a cut can still be read; the reader meets the same cut and reports it.
             Err(_) if is_row => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! Writing a trace as the run goes.
+//! Writes a trace as the run goes.
 //!
-//! In come a header and samples; each leaves as one whole line in one write to the file, with no buffer in
-//! between, so a watcher that is killed loses at most the sample it was writing.
+//! Each sample is one whole line in one write to the file, without a buffer in between: a watcher that is
+//! killed loses at most the sample it was writing.
 
 use super::{TraceError, TraceHeader};
 use crate::Sample;

@@ -1,10 +1,11 @@
 //! Which of several processes wrote a line or a row, and which of them is judged.
 //!
-//! Ranks of a distributed run, workers and whole runs write into one file, and their memory in turn is no curve.
-//! [`signature`] reads who wrote a line; [`Writers`] counts the figures of each and chooses one. A number that
-//! merely stands in a line names nobody: a name must be one of a process, and the lines of two must alternate.
-//! Processes that follow one another are one run that began again.
+//! Ranks of a distributed run, workers and whole runs may write into one file; their figures in turn are no
+//! curve. [`signature`] reads who wrote a line. [`Writers`] counts the figures of each and chooses one. A
+//! number that merely stands in a line names nobody: a name must be that of a process, and the lines of two
+//! must alternate. Processes that follow one another are one run that was restarted.
 
+use crate::sentence::{Sentence, Setting};
 use regex::{Captures, Regex};
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -16,7 +17,7 @@ pub(super) const MOST_WRITERS: usize = 4096;
 pub(super) struct Signature {
     /// `rank 1`, `pid 123`.
     pub(super) name: String,
-    /// It can be nothing else, so that files which were put one after the other are told apart, too.
+    /// Whether the name is beyond doubt, so that even files that were joined end to end are told apart.
     pub(super) is_certain: bool,
 }
 
@@ -109,7 +110,7 @@ fn is_whole(line: &str, found: &Captures<'_>) -> bool {
     found.get(0).is_some_and(|whole| !GOES_ON.is_match(&line[whole.end()..]))
 }
 
-/// The figures of one of those who wrote a file.
+/// The figures that one process wrote.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     figures: u64,
@@ -123,7 +124,7 @@ struct Share {
     order: usize,
 }
 
-/// Who wrote a file, as far as memory goes. `None` stands for lines that name nobody.
+/// The processes that wrote memory figures into a file. `None` stands for lines without a name.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
     shares: HashMap<Option<String>, Share>,
@@ -144,7 +145,7 @@ pub(super) struct Choice {
     is_wanted: bool,
 }
 
-/// Nobody has the name that the user gave; these have others.
+/// No process has the name that the user gave; these are the names there are.
 #[derive(Debug, PartialEq)]
 pub(super) struct Unknown(pub(super) Vec<String>);
 
@@ -154,7 +155,8 @@ impl Writers {
         !self.are_too_many && self.shares.keys().flatten().count() > 1
     }
 
-    /// Takes a figure in; `place` is where it stands on the axis on which processes that run together overlap.
+    /// Takes in a figure. `place` is its time, or its position in the file: processes that ran together
+    /// overlap there.
     pub(super) fn see(&mut self, name: Option<String>, is_certain: bool, place: Option<f64>, amount: f64) {
         self.figures += 1;
         let order = self.shares.len();
@@ -171,15 +173,15 @@ impl Writers {
         share.amount = amount;
     }
 
-    /// Somebody's line tells a step.
+    /// Notes that a line of this process tells a step.
     pub(super) fn see_step(&mut self, name: &Option<String>) {
         if let Some(share) = self.shares.get_mut(name) {
             share.tells_steps = true;
         }
     }
 
-    /// The one that the user wants; else, where several ran together, the one that held the most at the end, of those
-    /// that wrote about as often as any; `None` where one wrote everything.
+    /// The one that the user wants. Otherwise, where several ran together: of those that wrote about as often
+    /// as any, the one that held the most at the end. `None` where one wrote everything.
     pub(super) fn choose(&self, wanted: Option<&str>) -> Result<Option<Choice>, Unknown> {
         if let Some(wanted) = wanted {
             let name = self.named(wanted).ok_or_else(|| Unknown(self.given_names()))?;
@@ -212,7 +214,8 @@ impl Writers {
         find(&|name| name.eq_ignore_ascii_case(wanted)).or_else(|| find(&last_word))
     }
 
-    /// Whether two of them wrote in turn. Names that nearly every figure has for itself are a counter.
+    /// Whether two of them wrote in turn. If nearly every figure has a name of its own, the names are a
+    /// counter.
     fn ran_together(&self) -> bool {
         if 2 * self.shares.len() as u64 > self.figures {
             return false;
@@ -255,15 +258,15 @@ fn called(name: Option<&str>) -> String {
 
 impl Choice {
     /// How many there were and which was judged, as a sentence; nothing where there is only one.
-    pub(super) fn note(&self, file: &str) -> Option<String> {
+    pub(super) fn note(&self, file: &str) -> Option<Sentence> {
         let count = self.names.len();
         let why = if self.is_wanted { "" } else { ", which held the most at the end" };
         (count > 1).then(|| {
-            format!(
-                "The {file} tells the memory of {count} processes ({}): judged is {}{why} (--process chooses another).",
-                listed(&self.names),
-                called(self.name.as_deref())
-            )
+            let (names, judged) = (listed(&self.names), called(self.name.as_deref()));
+            let text = format!(
+                "The {file} tells the memory of {count} processes ({names}): the verdict is about {judged}{why}."
+            );
+            Sentence::about(Setting::Process, text)
         })
     }
 }

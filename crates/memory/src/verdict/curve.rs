@@ -1,28 +1,29 @@
-//! From bins to the curve that explanations are fitted to: memory that was kept.
+//! Makes the curve that explanations are fitted to: memory that was kept.
 //!
-//! In come the bins of a run; out come a few hundred points, with everything taken away that says nothing about
-//! the ending: the dying last samples, peaks that return (evaluations, saves) and teeth (memory that is collected
-//! again and again). What remains at a place is the memory that was not given back soon after it; a curve that
-//! only rises, and one that only falls, stay as they are.
+//! Reduces the bins of a run to at most a few hundred points and takes away everything that says nothing
+//! about the ending: the last samples of a dying process, peaks that return (evaluations, saves) and teeth
+//! (memory that is collected again and again). What remains at a place is the memory that was not given back
+//! soon after it. A curve that only rises, or only falls, stays as it is.
 
-use super::series::Bin;
+use super::series::{Bin, Span};
 
 /// Points that explanations are fitted to; medians of neighbours above that, which also calms noise.
 const MAX_POINTS: usize = 160;
-/// Noise is never taken for less than this part of the level: allocators work in steps of this order.
+/// Noise is at least this part of the level: allocators work in steps of this order.
 const LEAST_NOISE: f64 = 2e-4;
 /// A rise or fall counts as one when it exceeds this many standard deviations of the noise ...
 const SIGNIFICANT: f64 = 8.0;
 /// ... and this part of the level.
 const MATERIAL_PEAK: f64 = 0.004;
-/// The dying samples of a process lie lower than before by this part of what it had, for an interpreter that ends gives
-/// back piece by piece, if it never fell half as deep before ...
+/// Samples of a dying process lie lower than before by this part of what it had (an interpreter that ends
+/// gives memory back piece by piece), if it never fell half as far before ...
 const DYING_FALL: f64 = 0.03;
 /// ... or below this part of the least that it ever had.
 const DYING_LEVEL: f64 = 0.8;
 /// At most this many samples show a process while it ends ...
 const MAX_DYING: usize = 3;
-/// ... or, where the step stands still by then, this part of them: on a busy machine an end takes its time.
+/// ... or, where the step no longer changes, this part of all samples: on a busy machine an end takes its
+/// time.
 const MAX_DYING_AT_LAST_STEP: f64 = 0.1;
 /// Peaks and teeth wider than this part of the run are part of its shape.
 const WIDEST_PEAK: f64 = 0.25;
@@ -31,9 +32,15 @@ const WIDEST_PEAK: f64 = 0.25;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returning {
     /// Short peaks above a base line.
-    Spikes,
+    Spikes {
+        /// How often they came.
+        times: usize,
+    },
     /// Growth that is collected again and again.
-    Sawtooth,
+    Sawtooth {
+        /// How often it was collected.
+        times: usize,
+    },
 }
 
 /// What places are counted in.
@@ -41,7 +48,7 @@ pub enum Returning {
 pub enum Axis {
     /// Optimizer steps.
     Steps,
-    /// Seconds, for want of steps.
+    /// Seconds, where there are no steps.
     Seconds,
 }
 
@@ -54,14 +61,14 @@ pub struct Curve {
     pub y: Vec<f64>,
     /// Trust in each point: less than 1 for those that stand out from their neighbours.
     pub weight: Vec<f64>,
-    /// Axis value (steps or seconds) at place 0 and at place 1.
-    pub span: (f64, f64),
+    /// Axis values (steps or seconds) of the places 0 and 1.
+    pub span: Span,
     /// Standard deviation of the noise of a point.
     pub noise: f64,
     /// The level, as the median.
     pub level: f64,
-    /// What was taken away, and how often it came.
-    pub returning: Option<(Returning, usize)>,
+    /// What was taken away.
+    pub returning: Option<Returning>,
     /// How high above the curve it stood; 0 where nothing was.
     pub peak_height: f64,
     /// Samples at the end that were left out because the process was ending.
@@ -81,11 +88,11 @@ impl Curve {
         let raw: Vec<f64> = bins.iter().map(|bin| bin.low).collect();
         let (kept, returning) = without_peaks(&raw);
         let bins = &bins[..kept.len()];
-        let span = (bins.first()?.mid_x(), bins.last()?.mid_x());
-        if bins.len() < 3 || span.1 <= span.0 {
+        let span = Span { start: bins.first()?.mid_x(), end: bins.last()?.mid_x() };
+        if bins.len() < 3 || span.end <= span.start {
             return None;
         }
-        let place = |bin: &Bin| (bin.mid_x() - span.0) / (span.1 - span.0);
+        let place = |bin: &Bin| (bin.mid_x() - span.start) / (span.end - span.start);
         let group = kept.len().div_ceil(MAX_POINTS);
         let (x, y): (Vec<f64>, Vec<f64>) = kept
             .chunks(group)
@@ -118,7 +125,7 @@ impl Curve {
         Some(Self {
             x: self.x[start..].iter().map(|x| (x - first) / (last - first)).collect(),
             weight: weights(&y, noise),
-            span: (self.axis(first), self.axis(last)),
+            span: Span { start: self.axis(first), end: self.axis(last) },
             noise,
             level,
             y,
@@ -128,17 +135,17 @@ impl Curve {
 
     /// Axis value at a place.
     pub fn axis(&self, place: f64) -> f64 {
-        self.span.0 + place * (self.span.1 - self.span.0)
+        self.span.start + place * (self.span.end - self.span.start)
     }
 
     /// Place of an axis value, which may lie outside 0 to 1.
     pub fn place(&self, axis: f64) -> f64 {
-        (axis - self.span.0) / (self.span.1 - self.span.0)
+        (axis - self.span.start) / (self.span.end - self.span.start)
     }
 
     /// Length of the run on the axis.
     pub fn length(&self) -> f64 {
-        self.span.1 - self.span.0
+        self.span.length()
     }
 }
 
@@ -150,11 +157,11 @@ pub fn without_dying(bins: &[Bin]) -> &[Bin] {
     &bins[..bins.len() - dying_bins(bins)]
 }
 
-/// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent that tidies up
-/// copies pages which its workers still share.
+/// How many bins at the end show a process that was already ending. The tree may hold more by then: a parent
+/// that tidies up copies pages which its workers still share.
 fn dying_bins(bins: &[Bin]) -> usize {
     let at_last_step =
-        bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.0 == last.x.1));
+        bins.iter().rev().take_while(|bin| bins.last().is_some_and(|last| bin.x.start == last.x.end));
     let still = at_last_step.count().min((MAX_DYING_AT_LAST_STEP * bins.len() as f64) as usize);
     let most = MAX_DYING.max(still).min(bins.len().saturating_sub(NEIGHBOURS));
     let is_dying = |dying: &usize| {
@@ -164,8 +171,8 @@ fn dying_bins(bins: &[Bin]) -> usize {
     (1..=most).rev().find(is_dying).unwrap_or(0)
 }
 
-/// Whether the last bin rises as none of those before it did. One reading is no rate: the next tells what it means, and where there
-/// is none it was the process ending.
+/// Whether the last bin rises as none before it did. One reading is no rate: the next tells what it means,
+/// and if there is none, the process was ending.
 fn rises_alone(bins: &[Bin]) -> bool {
     /// So many times as far as the others.
     const FAR: f64 = 3.0;
@@ -177,7 +184,7 @@ fn rises_alone(bins: &[Bin]) -> bool {
     rises[NEIGHBOURS] > FAR * usual
 }
 
-/// Whether a value falls, or has a level, such as the run never had before.
+/// Whether a value falls further, or lies lower, than ever before in the run.
 fn gives_back(alive: &[Bin], ending: &[Bin], value: impl Fn(&Bin) -> f64) -> bool {
     let before = median(alive[alive.len() - NEIGHBOURS..].iter().map(&value).collect());
     let lowest = |bins: &[Bin]| bins.iter().map(&value).fold(f64::INFINITY, f64::min);
@@ -189,7 +196,7 @@ fn gives_back(alive: &[Bin], ending: &[Bin], value: impl Fn(&Bin) -> f64) -> boo
     falls_as_never || below_all
 }
 
-/// How many bins at the start show a process that was still loading: where there are no steps to tell.
+/// How many bins at the start show a process that was still loading, for runs without steps.
 fn loading_bins(bins: &[Bin]) -> usize {
     const EARLY: f64 = 0.25;
     const LOADED: f64 = 0.9;
@@ -200,8 +207,8 @@ fn loading_bins(bins: &[Bin]) -> usize {
     loading.min((bins.len() as f64 * LONGEST) as usize)
 }
 
-/// Takes peaks and teeth away: each value becomes the lowest of the few that follow it, as few as will do.
-fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<(Returning, usize)>) {
+/// Removes peaks and teeth: each value becomes the lowest of the next few, of as few as suffice.
+fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<Returning>) {
     let level = median(raw.to_vec());
     let peak = (SIGNIFICANT * noise(raw, level)).max(MATERIAL_PEAK * level);
     let cycles = count_cycles(raw, peak);
@@ -228,16 +235,16 @@ fn without_peaks(raw: &[f64]) -> (Vec<f64>, Option<(Returning, usize)>) {
     let above = raw.iter().zip(&kept).filter(|(raw, kept)| *raw - *kept > peak / 2.0).count();
     /// Peaks that cover less of the run than this are spikes.
     const SPIKES_COVER: f64 = 0.35;
-    let kind = if (above as f64) < SPIKES_COVER * raw.len() as f64 {
-        Returning::Spikes
+    let returning = if (above as f64) < SPIKES_COVER * raw.len() as f64 {
+        Returning::Spikes { times: cycles }
     } else {
-        Returning::Sawtooth
+        Returning::Sawtooth { times: cycles }
     };
     if cycles > 1 {
         // What a tooth at the end comes back to is not known yet.
         kept.truncate(kept.len() - width);
     }
-    (kept, Some((kind, cycles)))
+    (kept, Some(returning))
 }
 
 /// How often the values rise by `peak` and then fall by `peak`.

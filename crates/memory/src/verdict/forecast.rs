@@ -1,11 +1,12 @@
 //! Rates, plateaus and the moment at which the limit is reached.
 //!
-//! A study comes in; numbers in bytes, steps and seconds go out, each with the interval that the evidence allows.
+//! All figures are in bytes, steps and seconds, each with the interval that the evidence allows.
 
 use super::{
     curve::{Axis, median, quantile},
     fit::{Fit, Shape},
     outlook::EPOCH_MARGIN,
+    series::Span,
     study::{LEAST_PLACES, Study},
 };
 use crate::{Ending, Exhaustion, Plateau, Verdict};
@@ -16,16 +17,16 @@ const LEAST_UNCERTAINTY: f64 = 0.03;
 /// Part of the growth after which it is called settled.
 pub(super) const SETTLED: f64 = 0.95;
 
-/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate, as after jumps that have
-/// ceased.
+/// Growth per unit of the axis while growing, in bytes; `None` where nothing grows at a rate, as after jumps
+/// that have ceased.
 pub fn rate(study: &Study, verdict: Verdict) -> Option<f64> {
     let jumped = matches!(growing(study).shape, Shape::Jump { .. } | Shape::Stairs(_));
     let has_ceased = verdict == Verdict::Undecided && jumped && !grows_now(study, verdict);
     pace(study, verdict).filter(|_| !has_ceased)
 }
 
-/// Whether memory still grew at the end of the curve. Undecided is what may have stopped: there the likeliest explanation
-/// says what is happening now.
+/// Whether memory was still growing at the end of the curve. Undecided growth may have stopped; there the
+/// likeliest explanation decides.
 pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     /// A rate above this part of the one that is told.
     const STILL: f64 = 0.25;
@@ -40,10 +41,14 @@ pub fn grows_now(study: &Study, verdict: Verdict) -> bool {
     }
     let fit = &study.weighed[0].fit;
     match &fit.shape {
-        Shape::Level | Shape::Jump { .. } => false,
+        Shape::Level { .. } | Shape::Jump { .. } => false,
         Shape::Stairs(stairs) => {
-            let places: Vec<f64> =
-                stairs.climbs().into_iter().filter(|climb| climb.1 > 0.0).map(|climb| climb.0).collect();
+            let places: Vec<f64> = stairs
+                .climbs()
+                .into_iter()
+                .filter(|climb| climb.height > 0.0)
+                .map(|climb| climb.place)
+                .collect();
             let longest = places.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
             places.len() >= REGULAR && places.last().is_some_and(|last| 1.0 - last < longest)
         }
@@ -112,7 +117,7 @@ pub fn exhaustion(study: &Study, rate: f64) -> Option<Exhaustion> {
     let limit = study.facts.limit? as f64;
     let bins = study.series.complete_bins();
     let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
-    let now = last.x.1;
+    let now = last.x.end;
     let missing = (limit - last.low.max(study.curve.y[study.curve.y.len() - 1])).max(0.0);
     let uncertainty = rate_uncertainty(study, rate);
     let at = |rate: f64| now + missing / rate;
@@ -186,15 +191,15 @@ fn warmed_up(study: &Study) -> Option<Plateau> {
     Some(plateau_of(ceiling, (ceiling - uncertainty).max(now), ceiling + uncertainty, None))
 }
 
-/// The step from which on an undecided run can be told.
+/// The step from which an undecided run can be decided.
 pub fn decidable_at_step(study: &Study) -> Option<u64> {
-    let (first, last) = study.curve.span;
+    let Span { start: first, end: last } = study.curve.span;
     let step = match study.epoch_steps {
         _ if study.axis == Axis::Seconds => return None,
         Some(steps) if study.outlook.filling > 0.0 || last < study.origin + steps => {
             study.origin + steps * (1.0 + EPOCH_MARGIN)
         }
-        // A line that may be the fill of a dataset of unknown size: no step will tell, the size will.
+        // A line that may be the fill of a dataset of unknown size: only the size decides it.
         None if study.outlook.filling > study.outlook.warming => return None,
         // A change of rate shows once it has lasted for half of what was seen.
         _ => last + (last - first) / 2.0,
@@ -208,12 +213,11 @@ pub fn decidable_at_step(study: &Study) -> Option<u64> {
 
 /// Bytes per run at the end of the curve.
 fn ending_rate(fit: &Fit) -> f64 {
-    let [_, b, c] = fit.coefficients;
-    match &fit.shape {
-        Shape::SaturatingLine { .. } | Shape::TwoRates { .. } if c > 0.0 => c,
-        Shape::LateLine { .. } => b,
+    match fit.shape {
+        Shape::SaturatingLine { rate, .. } if rate > 0.0 => rate,
+        Shape::TwoRates { later_rate, .. } if later_rate > 0.0 => later_rate,
+        Shape::LateLine { rate, .. } | Shape::Hinge { rate, .. } => rate,
         Shape::Stairs(_) | Shape::Jump { .. } => fit.rise(),
-        Shape::Hinge { .. } => b,
         // The last tenth of the curve.
         _ => (fit.at(1.0) - fit.at(0.9)) / 0.1,
     }
@@ -221,9 +225,8 @@ fn ending_rate(fit: &Fit) -> f64 {
 
 /// The ceiling of a shape that has one.
 fn ceiling(fit: &Fit) -> Option<f64> {
-    let [a, b, _] = fit.coefficients;
     match fit.shape {
-        Shape::Saturating { .. } | Shape::Hyperbola { .. } => Some(a + b),
+        Shape::Saturating { start, rise, .. } | Shape::Hyperbola { start, rise, .. } => Some(start + rise),
         _ => None,
     }
 }
@@ -238,7 +241,7 @@ pub(super) fn settled_place(fit: &Fit, part: f64, study: &Study) -> f64 {
                 _ => *knee,
             }
         }
-        Shape::Jump { at } => jump_place(fit, *at, study),
+        Shape::Jump { at, .. } => jump_place(fit, *at, study),
         Shape::Stairs(stairs) => jump_place(fit, stairs.level_from(study.material()), study),
         _ => {
             let reached = |place: f64| fit.at(place) - fit.at(0.0) >= part * fit.rise();
@@ -261,13 +264,14 @@ pub(super) fn large_growth_end(fit: &Fit, study: &Study) -> f64 {
     }
 }
 
-/// The place of the first reading after a jump: points are medians of several readings, so a fit knows it less well.
+/// The place of the first reading after a jump: points are medians of several readings, so a fit knows it
+/// less well.
 pub(super) fn jump_place(fit: &Fit, at: f64, study: &Study) -> f64 {
     let reach = 2.0 * study.situation.spacing;
     let (before, after) = (fit.at(at - reach / 4.0), fit.at(at + reach / 4.0));
     let past = |low: f64| (low - before).abs() > (low - after).abs();
     let bins = study.series.complete_bins();
-    let places = bins.iter().map(|bin| (study.curve.place(bin.x.0), bin.low));
+    let places = bins.iter().map(|bin| (study.curve.place(bin.x.start), bin.low));
     places
         .filter(|(place, _)| (place - at).abs() < reach)
         .find(|(_, low)| past(*low))
@@ -301,7 +305,7 @@ fn plateau_of(bytes: f64, low: f64, high: f64, step: Option<u64>) -> Plateau {
     Plateau { bytes: whole(bytes), low: whole(low.min(bytes)), high: whole(high.max(bytes)), step }
 }
 
-/// Two standard errors of a rate per unit of the axis, but never less than rows differ.
+/// Two standard errors of a rate per unit of the axis, but at least as much as rows differ.
 fn rate_uncertainty(study: &Study, rate: f64) -> f64 {
     let points = study.curve.x.len() as f64;
     let standard_error = study.situation.scatter * (12.0 / points).sqrt() / study.curve.length();

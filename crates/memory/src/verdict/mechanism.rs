@@ -1,7 +1,6 @@
 //! Where growth sits: which kind of memory, parent or workers, in which pattern.
 //!
-//! A study comes in; what its split of the memory shows goes out. Kinds are compared by their growth from the
-//! first tenth of the run to the last.
+//! Kinds of memory are compared by their growth from the first tenth of the run to the last.
 
 use super::{
     curve::{Returning, median},
@@ -9,7 +8,10 @@ use super::{
     series::Kinds,
     study::Study,
 };
-use crate::{Mechanism, Verdict};
+use crate::{
+    Verdict,
+    assessment::{Mechanism, MemoryKind, Pattern, TreePart},
+};
 
 /// How much each kind grew over the run, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -60,31 +62,31 @@ pub fn mechanism(study: &Study, growth: &Growth, verdict: Verdict) -> Option<Mec
     let pattern = pattern(study, verdict);
     if verdict == Verdict::Steady {
         let file = growth.file_growth(study).is_some();
-        let memory = if file { "file" } else { owned_kind(growth) };
+        let memory = if file { MemoryKind::File } else { owned_kind(growth) };
         return (file || pattern.is_some()).then_some(Mechanism { memory, place: None, pattern });
     }
     Some(Mechanism { memory: owned_kind(growth), place: place(growth), pattern })
 }
 
-fn owned_kind(growth: &Growth) -> &'static str {
+fn owned_kind(growth: &Growth) -> MemoryKind {
     let kinds = &growth.kinds;
     if !growth.split {
-        "resident"
+        MemoryKind::Resident
     } else if kinds.shmem > kinds.anon && kinds.shmem >= kinds.swap {
-        "shared"
+        MemoryKind::Shared
     } else if kinds.swap > kinds.anon.max(0.0) {
-        "swap"
+        MemoryKind::Swap
     } else {
-        "anonymous"
+        MemoryKind::Anonymous
     }
 }
 
-fn place(growth: &Growth) -> Option<&'static str> {
+fn place(growth: &Growth) -> Option<TreePart> {
     if !growth.tree {
         return None;
     }
     let workers = growth.kinds.rss - growth.kinds.main_rss;
-    Some(if workers > growth.kinds.main_rss { "workers" } else { "parent" })
+    Some(if workers > growth.kinds.main_rss { TreePart::Workers } else { TreePart::Parent })
 }
 
 /// What the verdict means for this run, in half a sentence.
@@ -102,22 +104,24 @@ pub fn meaning(study: &Study) -> &'static str {
     }
 }
 
-fn pattern(study: &Study, verdict: Verdict) -> Option<&'static str> {
-    if let Some((kind, _)) = study.curve.returning {
-        return Some(match kind {
-            Returning::Spikes => "spikes",
-            Returning::Sawtooth => "sawtooth",
+fn pattern(study: &Study, verdict: Verdict) -> Option<Pattern> {
+    if let Some(returning) = study.curve.returning {
+        return Some(match returning {
+            Returning::Spikes { .. } => Pattern::Spikes,
+            Returning::Sawtooth { .. } => Pattern::Sawtooth,
         });
     }
     match (verdict, &study.weighed[0].fit.shape) {
-        (Verdict::Fill, _) => Some("per-sample"),
-        (Verdict::Leak, Shape::Stairs(_)) => Some("per-evaluation"),
-        (Verdict::WarmUp | Verdict::Undecided, Shape::Stairs(_) | Shape::Jump { .. }) => Some("stairs"),
-        (Verdict::Leak, Shape::LateLine { .. }) => Some("late"),
-        (Verdict::Leak, _) => Some("constant-rate"),
-        (Verdict::Undecided, Shape::Line | Shape::TwoRates { .. }) => Some("constant-rate"),
-        (Verdict::WarmUp, Shape::Hinge { .. } | Shape::TwoRates { .. }) => Some("levelled-off"),
-        (Verdict::WarmUp, _) => Some("slowing-down"),
+        (Verdict::Fill, _) => Some(Pattern::PerSample),
+        (Verdict::Leak, Shape::Stairs(_)) => Some(Pattern::PerEvaluation),
+        (Verdict::WarmUp | Verdict::Undecided, Shape::Stairs(_) | Shape::Jump { .. }) => {
+            Some(Pattern::Stairs)
+        }
+        (Verdict::Leak, Shape::LateLine { .. }) => Some(Pattern::Late),
+        (Verdict::Leak, _) => Some(Pattern::ConstantRate),
+        (Verdict::Undecided, Shape::Line { .. } | Shape::TwoRates { .. }) => Some(Pattern::ConstantRate),
+        (Verdict::WarmUp, Shape::Hinge { .. } | Shape::TwoRates { .. }) => Some(Pattern::LevelledOff),
+        (Verdict::WarmUp, _) => Some(Pattern::SlowingDown),
         _ => None,
     }
 }

@@ -1,9 +1,10 @@
-//! The verdict: samples in, one at a time; at any moment out comes an [`Assessment`].
+//! The verdict: an [`Analyst`] takes samples one at a time and gives an [`Assessment`] at any moment.
 //!
-//! The same engine serves a live watch and a recorded trace, so both say the same of the same samples. Memory is
-//! bounded however many samples come. How it works, step by step: `timeline` (where a sample belongs), `series`
-//! (bins), `curve` (memory that was kept), `fit` (explanations), `weigh` (their probabilities), `outlook` (what
-//! they mean for the ending), `study` (the verdict), `forecast`, `mechanism`, `words` and `advice` (the answer).
+//! The same engine serves a live watch and a recorded trace, so both say the same of the same samples. Its
+//! memory is bounded, however many samples come. How it works, step by step: `timeline` (where a sample
+//! belongs), `series` (bins), `curve` (memory that was kept), `fit` (explanations), `weigh` (their
+//! probabilities), `outlook` (what they mean for the ending), `study` (the verdict), `forecast`, `mechanism`,
+//! `words` and `advice` (the answer).
 
 mod advice;
 mod curve;
@@ -19,7 +20,7 @@ mod weigh;
 mod words;
 
 pub use curve::Axis;
-pub use series::{Bin, Kinds};
+pub(crate) use series::{Bin, Kinds};
 
 use crate::{Assessment, BeforeEnd, RunFacts, Sample, Verdict, units::counted};
 use mechanism::Growth;
@@ -27,7 +28,7 @@ use series::Series;
 use study::Study;
 use timeline::{Place, Timeline};
 
-/// A run that began again is judged by its last part once that has this many samples; before, by the part before.
+/// A restarted run is judged by its last part once that has this many samples; until then by the part before.
 const LEAST_AFTER_RESTART: u64 = 20;
 /// No ending of a curve is surer than this.
 const SUREST: f64 = 0.99;
@@ -46,7 +47,7 @@ pub struct Analyst {
 
 /// The curve of a run, for charts.
 #[derive(Debug, Clone, Copy)]
-pub struct Trail<'a> {
+pub(crate) struct Trail<'a> {
     /// Before the first step; seconds on its axis.
     pub start_up: &'a [Bin],
     /// From the first step on; steps on its axis, or seconds where there are none.
@@ -73,7 +74,7 @@ impl Analyst {
         }
     }
 
-    /// The same, of a run that was recorded: there is nothing to wait for, and advice is given accordingly.
+    /// The same for a recorded run: nothing more will come, and the advice says so.
     pub fn of_recorded(facts: RunFacts) -> Self {
         Self { is_recorded: true, ..Self::new(facts) }
     }
@@ -83,7 +84,7 @@ impl Analyst {
         &self.facts
     }
 
-    /// Replaces what is known of the run, for a live watch learns of the dataset from the run itself.
+    /// Replaces what is known of the run: a live watch learns of the dataset from the run itself.
     pub fn learn(&mut self, facts: RunFacts) {
         self.facts = facts;
     }
@@ -110,7 +111,7 @@ impl Analyst {
     }
 
     /// The curve so far, for charts.
-    pub fn trail(&self) -> Trail<'_> {
+    pub(crate) fn trail(&self) -> Trail<'_> {
         let (series, axis) = self.judged();
         let epoch_steps = self.facts.epoch_steps().or_else(|| self.timeline.epoch_steps());
         let epoch_steps = epoch_steps.filter(|_| axis == Axis::Steps);
@@ -119,7 +120,7 @@ impl Analyst {
         Trail { start_up, run: series.bins(), axis, epoch_end, epoch_steps }
     }
 
-    /// What can be said now.
+    /// What can be said at this moment.
     pub fn assessment(&self) -> Assessment {
         let Some(study) = self.study() else { return self.nothing_yet() };
         let verdict = study.verdict;
@@ -153,8 +154,8 @@ impl Analyst {
             evidence: Vec::new(),
             advice: Vec::new(),
         };
-        assessment.evidence = words::evidence(&study, &growth, &assessment);
-        assessment.evidence.extend(self.incidents());
+        let evidence = words::evidence(&study, &growth, &assessment);
+        assessment.evidence = evidence.into_iter().chain(self.incidents()).map(Into::into).collect();
         assessment.advice = advice::advice(&study, &assessment, self.is_recorded);
         assessment
     }
@@ -199,6 +200,7 @@ impl Analyst {
             mechanism: None,
             evidence: std::iter::once(format!("{samples} at one place on the axis {show} no curve yet."))
                 .chain(self.incidents())
+                .map(Into::into)
                 .collect(),
             advice: vec![advice::more(None, self.is_recorded)],
         }
@@ -233,14 +235,15 @@ impl Analyst {
     }
 }
 
-/// The last bin that is no part of the ending, where the last ones are.
+/// The last bin before the process was ending, where the last bins show that.
 fn before_end(bins: &[Bin]) -> Option<BeforeEnd> {
     let alive = curve::without_dying(bins);
     let last = alive.last().filter(|_| alive.len() < bins.len())?.mean();
     Some(BeforeEnd { owned: last.owned as u64, resident: last.rss as u64 })
 }
 
-/// The probability of the ending that the verdict names; for an undecided run, one minus that of the likeliest.
+/// The probability of the ending that the verdict names; for an undecided run, one minus that of the
+/// likeliest.
 fn confidence(study: &Study) -> f64 {
     let outlook = &study.outlook;
     let named = match study.verdict {

@@ -1,7 +1,7 @@
 //! What an explanation means for the ending of a run.
 //!
-//! A fit and what is known of the run come in; out come the probabilities of the endings if that fit is right.
-//! Part of it may stay open: a line inside the first epoch is a fill or a leak, and nothing in it says which.
+//! [`outlook`] gives the probabilities of the endings if a fit is right. Part of it may stay open: a line
+//! inside the first epoch is a fill or a leak, and nothing in it says which.
 
 use super::{
     curve::{Curve, Returning},
@@ -9,18 +9,37 @@ use super::{
     stairs::Stairs,
 };
 
-/// Movement below the first part of the level, over the whole run, is none: healthy runs drift by this much. Above the second
-/// it is growth. In between it may be either.
-const MATERIAL: (f64, f64) = (0.004, 0.008);
-/// Nor is movement below so many bytes: an allocator's pools move that much by themselves. In forty steps of a trainer that
-/// holds 61 MB they drifted by 3.3 MB in one of three runs, and that was called a leak.
-const MATERIAL_BYTES: (f64, f64) = (3.5e6, 4e6);
-/// The same two for what comes after growth that has settled, where a slow leak would hide.
-const MATERIAL_AFTER: (f64, f64) = (0.002, 0.004);
-const MATERIAL_BYTES_AFTER: (f64, f64) = (2e6, 4e6);
-/// Nor is movement of less than so many standard errors: chance does as much.
-const CHANCE: (f64, f64) = (3.5, 5.0);
-/// From so many on it is no longer certain that there is none.
+/// An amount of movement: a part of the level or bytes, whichever is more.
+#[derive(Debug, Clone, Copy)]
+struct Movement {
+    part: f64,
+    bytes: f64,
+}
+
+/// Below `may_be_growth` a curve only drifts; from `is_growth` on it grows; in between it may be either.
+#[derive(Debug, Clone, Copy)]
+struct Material {
+    may_be_growth: Movement,
+    is_growth: Movement,
+}
+
+/// Movement over the whole run. Healthy runs drift by less than half a percent, and an allocator's pools move by
+/// themselves: in forty steps of a trainer that holds 61 MB they drifted by 3.3 MB in one of three runs, which must
+/// not be called a leak.
+const MATERIAL: Material = Material {
+    may_be_growth: Movement { part: 0.004, bytes: 3.5e6 },
+    is_growth: Movement { part: 0.008, bytes: 4e6 },
+};
+/// Movement after growth that has settled, where a slow leak would hide.
+const MATERIAL_AFTER: Material = Material {
+    may_be_growth: Movement { part: 0.002, bytes: 2e6 },
+    is_growth: Movement { part: 0.004, bytes: 4e6 },
+};
+/// Movement of fewer standard errors is chance ...
+const CHANCE: f64 = 3.5;
+/// ... and from this many on it is not.
+const NO_CHANCE: f64 = 5.0;
+/// From this many standard errors on, growth is no longer excluded.
 const DOUBT: f64 = 2.0;
 /// Growth has settled when less than this part of it is still to come.
 const SETTLED: f64 = 0.10;
@@ -28,9 +47,10 @@ const SETTLED: f64 = 0.10;
 const OVER: f64 = 4.0;
 /// A rate below this part of the earlier one has stopped.
 const STOPPED: f64 = 0.12;
-/// And if it stopped, what is added since is less than this part of the growth before.
+/// Growth has stopped only if less than this part of it was added since.
 const STOPPED_GROWTH: f64 = 0.3;
-/// A rate below this part of the earlier one fell by more than rows dealt anew to two workers explain.
+/// A rate below this part of the earlier one has fallen by more than rows dealt out again to two workers
+/// explain.
 const KEPT_RATE: f64 = 0.4;
 /// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
 pub(super) const EPOCH_MARGIN: f64 = 0.10;
@@ -59,7 +79,8 @@ pub struct Situation {
     pub share: f64,
     /// Bytes of growth that had settled before the curve begins.
     pub risen: f64,
-    /// Whether the curve's range hides more than its noise does: then what came after the growth is still to be studied.
+    /// Whether the curve's range hides more than its noise does; then the part after the growth is studied by
+    /// itself.
     pub forgiving: bool,
     /// Whether places are seconds: then nothing but the curve tells where start-up ends.
     pub timed: bool,
@@ -90,9 +111,9 @@ const LEAK: Outlook = Outlook { steady: 0.0, leak: 1.0, ..STEADY };
 const FILL_OR_LEAK: Outlook = Outlook { steady: 0.0, filling: 0.5, leak: 0.5, ..STEADY };
 /// Growth that goes on, and nothing says for how long.
 pub(super) const WARM_UP_OR_LEAK: Outlook = Outlook { steady: 0.0, warming: 0.5, leak: 0.5, ..STEADY };
-/// Jumps that come ever more seldom, the last one not long ago: a further one would lie beyond what was seen.
+/// Jumps that come ever more rarely, the last one recently: the next one would lie beyond the recording.
 const RARER: Outlook = Outlook { steady: 0.0, warm_up: 0.8, warming: 0.1, leak: 0.1, ..STEADY };
-/// Growth that slows down as caches do whose rows are dealt anew.
+/// Growth that slows down as caches do whose rows are dealt out again in each epoch.
 const DEALT: Outlook = Outlook { steady: 0.0, warming: 0.7, leak: 0.3, ..STEADY };
 
 impl Outlook {
@@ -135,97 +156,111 @@ impl Outlook {
 
 /// What `fit` means for the ending.
 pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
-    let (slight, material) = thresholds(curve, 1.0, situation);
+    let Thresholds { slight, material } = thresholds(curve, 1.0, situation);
     let real = |rise: f64, share: f64| real(rise, share, curve, situation);
-    let [_, b, c] = fit.coefficients;
     let meant = match fit.shape {
-        Shape::Level => STEADY,
-        Shape::Line => going_on(curve, situation),
-        Shape::Saturating { tau } => saturating(tau, b, slight, situation),
-        Shape::SaturatingLine { tau } => {
+        Shape::Level { .. } => STEADY,
+        Shape::Line { .. } => going_on(curve, situation),
+        Shape::Saturating { rise, tau, .. } => saturating(tau, rise, slight, situation),
+        Shape::SaturatingLine { rise, tau, rate, .. } => {
             /// The line must have been alone for this part of the curve.
             const ALONE: f64 = 0.4;
             let over = OVER * tau;
-            let on = match c {
-                _ if situation.forgiving && c < STOPPED * (b + c) => saturating(tau, b, slight, situation),
-                _ if b < 0.0 && fit.rise() < material => WARM_UP_OR_LEAK,
-                _ if b < 0.0 => endless(situation, tau, 1.0),
+            let slow = rate < STOPPED * (rise + rate);
+            let on = if situation.forgiving && slow {
+                saturating(tau, rise, slight, situation)
+            } else if rise < 0.0 && fit.rise() < material {
+                WARM_UP_OR_LEAK
+            } else if rise < 0.0 {
+                endless(situation, tau, 1.0)
+            } else if situation.share < 1.0 && slow {
                 // The last of a warm-up bends too little to be told from a line.
-                _ if situation.share < 1.0 && c < STOPPED * (b + c) => WARM_UP_OR_LEAK,
-                _ if 1.0 - over > ALONE && keeps_pace(curve, over, situation) => {
-                    endless(situation, over, 1.0 - over)
-                }
-                _ => WARM_UP_OR_LEAK,
+                WARM_UP_OR_LEAK
+            } else if 1.0 - over > ALONE && keeps_pace(curve, over, situation) {
+                endless(situation, over, 1.0 - over)
+            } else {
+                WARM_UP_OR_LEAK
             };
-            saturating(tau, b, slight, situation).or(&on, real(c, 1.0))
+            saturating(tau, rise, slight, situation).or(&on, real(rate, 1.0))
         }
-        Shape::Hyperbola { tau } => {
+        Shape::Hyperbola { rise, tau, .. } => {
             let to_come = tau / (1.0 + tau);
             // Its last part looks like a slow leak, and a slow leak like it.
-            let open = situation.share < 1.0 && b * to_come >= slight;
-            if open { WARM_UP_OR_LEAK } else { ceiling_ahead(to_come, b, slight, situation) }
+            let open = situation.share < 1.0 && rise * to_come >= slight;
+            if open { WARM_UP_OR_LEAK } else { ceiling_ahead(to_come, rise, slight, situation) }
         }
-        Shape::Logarithm { tau } => {
-            let end_rate = b / (1.0 + tau);
+        Shape::Logarithm { scale, tau, .. } => {
+            let end_rate = scale / (1.0 + tau);
             if end_rate < SETTLED * fit.rise() { WARM_UP } else { WARM_UP_OR_LEAK }
         }
-        Shape::Hinge { knee, .. } => stopped_at(knee, b, curve, situation),
-        Shape::TwoRates { knee, .. } => {
-            let (before, after) = (b * knee, c * (1.0 - knee));
-            let on = if situation.forgiving && c < STOPPED * b && after < STOPPED_GROWTH * before {
-                stopped_at(knee, b, curve, situation)
+        Shape::Hinge { knee, rate, .. } => stopped_at(knee, rate, curve, situation),
+        Shape::TwoRates { knee, rate, later_rate, .. } => {
+            let (before, after) = (rate * knee, later_rate * (1.0 - knee));
+            let on = if situation.forgiving && later_rate < STOPPED * rate && after < STOPPED_GROWTH * before
+            {
+                stopped_at(knee, rate, curve, situation)
             } else if before < -slight && fit.rise() < material {
                 // It has only come back to where it was.
                 WARM_UP_OR_LEAK
             } else if before < slight {
                 late(knee, situation)
             } else {
-                slowed(knee, c / b, curve, situation)
+                slowed(knee, later_rate / rate, curve, situation)
             };
-            // At this rate growth has not stopped, however little it had time for.
-            let goes_on = if c > KEPT_RATE * b { 1.0 } else { real(after, 1.0 - knee) };
-            stopped_at(knee, b, curve, situation).or(&on, goes_on)
+            // At this rate growth has not stopped, however short the time since.
+            let goes_on = if later_rate > KEPT_RATE * rate { 1.0 } else { real(after, 1.0 - knee) };
+            stopped_at(knee, rate, curve, situation).or(&on, goes_on)
         }
-        Shape::Dealt { epoch, kept } => {
+        Shape::Dealt { first, epoch, kept, .. } => {
             let to_come = kept.powf(epoch.passed(1.0));
-            if to_come < SETTLED || b * to_come / (1.0 - kept) < slight { WARM_UP } else { DEALT }
+            if to_come < SETTLED || first * to_come / (1.0 - kept) < slight { WARM_UP } else { DEALT }
         }
-        Shape::LateLine { knee } => late(knee, situation),
-        Shape::Jump { at } => jumped(at, situation),
+        Shape::LateLine { knee, .. } => late(knee, situation),
+        Shape::Jump { at, .. } => jumped(at, situation),
         Shape::Stairs(ref stairs) => climbing(stairs, slight, situation),
     };
-    let (end_rise, share) = end_rise(fit);
-    let whole = if let Shape::LateLine { knee } = fit.shape { 1.0 - knee } else { 1.0 };
-    STEADY.or(&meant, real(fit.rise(), whole).max(real(end_rise, share)))
+    let end = end_rise(&fit.shape);
+    let whole = if let Shape::LateLine { knee, .. } = fit.shape { 1.0 - knee } else { 1.0 };
+    STEADY.or(&meant, real(fit.rise(), whole).max(real(end.rise, end.share)))
 }
 
 /// Growth over the curve that would matter, if it covers this part of the run.
 pub(super) fn material(curve: &Curve, share: f64) -> f64 {
-    let (parts, bytes) = limits(share);
-    material_at(curve, (parts.1, bytes.1))
+    movement(curve, limits(share).is_growth)
 }
 
-/// Parts of the level and bytes: growth that may matter, and growth that does.
-fn limits(share: f64) -> ((f64, f64), (f64, f64)) {
-    if share < 1.0 { (MATERIAL_AFTER, MATERIAL_BYTES_AFTER) } else { (MATERIAL, MATERIAL_BYTES) }
+/// What counts as growth on a curve that covers this part of the run.
+fn limits(share: f64) -> Material {
+    if share < 1.0 { MATERIAL_AFTER } else { MATERIAL }
 }
 
-/// Growth over a part of the curve that may matter, and growth that does.
-fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> (f64, f64) {
-    let (parts, bytes) = limits(situation.share);
+/// Bytes of growth over a part of a curve.
+struct Thresholds {
+    /// Growth that may matter.
+    slight: f64,
+    /// Growth that does.
+    material: f64,
+}
+
+fn thresholds(curve: &Curve, share: f64, situation: &Situation) -> Thresholds {
+    let limits = limits(situation.share);
     // A short part has fewer points.
     let error = situation.error / share.max(situation.spacing).sqrt();
-    let at = |part, bytes, errors: f64| material_at(curve, (part, bytes)).max(errors * error);
-    (at(parts.0, bytes.0, CHANCE.0), at(parts.1, bytes.1, CHANCE.1))
+    Thresholds {
+        slight: movement(curve, limits.may_be_growth).max(CHANCE * error),
+        material: movement(curve, limits.is_growth).max(NO_CHANCE * error),
+    }
 }
 
-fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
-    /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its height.
+/// Bytes of an amount of movement on this curve; peaks make its floor uncertain.
+fn movement(curve: &Curve, Movement { part, bytes }: Movement) -> f64 {
+    /// Where the bottom of a tooth is seen depends on when one looks: the floor moves by this part of its
+    /// height.
     const OF_TEETH: f64 = 0.25;
     /// The floor beside a spike is plain to see.
     const OF_SPIKES: f64 = 0.05;
     let of_peaks = match curve.returning {
-        Some((Returning::Sawtooth, _)) => OF_TEETH,
+        Some(Returning::Sawtooth { .. }) => OF_TEETH,
         _ => OF_SPIKES,
     };
     (part * curve.level).max(bytes).max(of_peaks * curve.peak_height)
@@ -233,10 +268,9 @@ fn material_at(curve: &Curve, (part, bytes): (f64, f64)) -> f64 {
 
 /// How likely a rise over a part of the curve is growth, and not the drift of a healthy run or chance.
 fn real(rise: f64, share: f64, curve: &Curve, situation: &Situation) -> f64 {
-    let (_, material) = thresholds(curve, share, situation);
-    let (parts, bytes) = limits(situation.share);
+    let Thresholds { material, .. } = thresholds(curve, share, situation);
     let error = situation.error / share.max(situation.spacing).sqrt();
-    let slight = material_at(curve, (parts.0, bytes.0)).max(DOUBT * error);
+    let slight = movement(curve, limits(situation.share).may_be_growth).max(DOUBT * error);
     ((rise - slight) / (material - slight).max(1.0)).clamp(0.0, 1.0)
 }
 
@@ -255,7 +289,8 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     if part > SAME {
         return endless(situation, situation.origin, 1.0);
     }
-    // Caches in workers whose rows are dealt anew grow more slowly in each epoch: until the one after next they look the same.
+    // Caches in workers that get other rows in each epoch grow more slowly from epoch to epoch; until the
+    // epoch after next they look the same.
     let keeps_on = slows_no_more(knee, part, curve, situation).unwrap_or(part < KEPT_RATE);
     if keeps_on && keeps_pace(curve, knee, situation) {
         endless(situation, knee, 1.0 - knee)
@@ -264,8 +299,9 @@ fn slowed(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Outlook
     }
 }
 
-/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the next,
-/// once enough of that was seen: where rows are dealt anew it slows down by about the same part once more.
+/// Whether growth that slowed down to `part` of its rate at `knee` kept that rate in the epoch after the
+/// next; `None` until enough of it was seen. Where workers get other rows in each epoch, it slows down by
+/// about the same part once more.
 fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> Option<bool> {
     /// Epochs of which the later rate is read.
     const SEEN: f64 = 0.5;
@@ -275,20 +311,27 @@ fn slows_no_more(knee: f64, part: f64, curve: &Curve, situation: &Situation) -> 
         return None;
     }
     let at = |place: f64| curve.x.partition_point(|x| *x < place);
-    let (earlier, _) = rate(curve, at(knee)..at(next), situation);
-    let (later, error) = rate(curve, at(next)..curve.x.len(), situation);
-    Some(later - error > (3.0 + part) / 4.0 * earlier)
+    let earlier = rate(curve, at(knee)..at(next), situation);
+    let later = rate(curve, at(next)..curve.x.len(), situation);
+    Some(later.bytes - later.error > (3.0 + part) / 4.0 * earlier.bytes)
 }
 
-/// The rate of a stretch of the curve, with its standard error.
-fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> (f64, f64) {
+/// A rate, per length of the curve.
+struct Rate {
+    bytes: f64,
+    /// Standard error of the bytes.
+    error: f64,
+}
+
+/// The rate of a stretch of the curve.
+fn rate(curve: &Curve, stretch: std::ops::Range<usize>, situation: &Situation) -> Rate {
     let (x, y) = (&curve.x[stretch.clone()], &curve.y[stretch]);
     // Points that resemble their neighbours count for fewer.
     let scatter = situation.error * (curve.x.len() as f64 / 12.0).sqrt();
-    (slope(x, y), scatter / spread(x).max(f64::MIN_POSITIVE).sqrt())
+    Rate { bytes: slope(x, y), error: scatter / spread(x).max(f64::MIN_POSITIVE).sqrt() }
 }
 
-/// Whether the curve rises away from what should explain it, from a place on.
+/// Whether the curve rises above its explanation from a place on.
 pub(super) fn strays(fit: &Fit, curve: &Curve, from: f64) -> bool {
     /// Points that a line is read from.
     const LEAST: usize = 8;
@@ -305,7 +348,7 @@ pub(super) fn strays(fit: &Fit, curve: &Curve, from: f64) -> bool {
     let scatter = (x.iter().zip(&off).map(misfit).sum::<f64>() / points as f64).sqrt();
     let rise = slope * (x[points - 1] - x[0]);
     let chance = DOUBT * scatter * (12.0 / points as f64).sqrt();
-    rise > material_at(curve, (MATERIAL_AFTER.0, MATERIAL_BYTES_AFTER.0)).max(chance)
+    rise > movement(curve, MATERIAL_AFTER.may_be_growth).max(chance)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -325,7 +368,8 @@ fn spread(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
-/// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does not.
+/// Whether growth that slowed down once keeps its rate since `from`: a leak does, a cache that fills up does
+/// not.
 fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     /// The later half must grow at this part of the earlier half's rate ...
     const PACE: f64 = 0.8;
@@ -338,16 +382,16 @@ fn keeps_pace(curve: &Curve, from: f64, situation: &Situation) -> bool {
     if half - start < LEAST {
         return false;
     }
-    let (whole, chance) = rate(curve, start..curve.x.len(), situation);
-    if whole < CHANCE.0 * chance {
+    let whole = rate(curve, start..curve.x.len(), situation);
+    if whole.bytes < CHANCE * whole.error {
         return false;
     }
-    let ((earlier, _), (later, error)) =
-        (rate(curve, start..half, situation), rate(curve, half..curve.x.len(), situation));
+    let earlier = rate(curve, start..half, situation).bytes;
+    let Rate { bytes: later, error } = rate(curve, half..curve.x.len(), situation);
     error < KNOWN * earlier.max(later) && later + 2.0 * error >= PACE * earlier
 }
 
-/// Whether a rate that ended at `knee` is plainly not kept since.
+/// Whether growth has clearly not kept its earlier rate since `knee`.
 fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> bool {
     /// Points that a rate is read from.
     const LEAST: usize = 3;
@@ -355,17 +399,26 @@ fn has_stopped(curve: &Curve, knee: f64, before: f64, situation: &Situation) -> 
     if curve.x.len() - start < LEAST {
         return false;
     }
-    let (since, error) = rate(curve, start..curve.x.len(), situation);
-    since + 2.0 * error < KEPT_RATE * before
+    let since = rate(curve, start..curve.x.len(), situation);
+    since.bytes + 2.0 * since.error < KEPT_RATE * before
 }
 
-/// The rise at the end of a curve, which may be no higher there than at its start, and the part of the curve that it took.
-fn end_rise(fit: &Fit) -> (f64, f64) {
-    let [_, _, c] = fit.coefficients;
-    match fit.shape {
-        Shape::TwoRates { knee, .. } => (c * (1.0 - knee), 1.0 - knee),
-        Shape::SaturatingLine { .. } => (c, 1.0),
-        _ => (0.0, 1.0),
+/// Growth at the end of a curve.
+struct EndRise {
+    /// Bytes.
+    rise: f64,
+    /// The part of the curve that it took.
+    share: f64,
+}
+
+/// Growth at the end of a curve, which may be no higher there than at its start.
+fn end_rise(shape: &Shape) -> EndRise {
+    match *shape {
+        Shape::TwoRates { knee, later_rate, .. } => {
+            EndRise { rise: later_rate * (1.0 - knee), share: 1.0 - knee }
+        }
+        Shape::SaturatingLine { rate, .. } => EndRise { rise: rate, share: 1.0 },
+        _ => EndRise { rise: 0.0, share: 1.0 },
     }
 }
 
@@ -403,7 +456,7 @@ fn stopped_at(knee: f64, rate: f64, curve: &Curve, situation: &Situation) -> Out
             let tolerance = 0.12 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
             if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
         }
-        // It levelled off. That rows were the reason takes an epoch to say.
+        // It levelled off. Whether rows were the reason can only be said where the epoch is known.
         None => WARM_UP,
     }
 }
@@ -418,10 +471,10 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     const SEEN: f64 = 3.5;
     /// With less than this part of the climb in the second half, it is coming to its end.
     const EARLY: f64 = 0.3;
-    let highest = stairs.jumps().map(|(_, height)| height).fold(0.0, f64::max);
-    let falls = stairs.jumps().any(|(_, height)| height < -RIPPLE * highest);
+    let highest = stairs.jumps().map(|jump| jump.height).fold(0.0, f64::max);
+    let falls = stairs.jumps().any(|jump| jump.height < -RIPPLE * highest);
     let places: Vec<f64> =
-        stairs.jumps().filter(|(_, height)| *height > RIPPLE * highest).map(|(place, _)| place).collect();
+        stairs.jumps().filter(|jump| jump.height > RIPPLE * highest).map(|jump| jump.place).collect();
     let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let widest = gaps.iter().copied().fold(0.0, f64::max);
     let narrowest = gaps.iter().copied().fold(1.0, f64::min);
@@ -430,8 +483,8 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
         return endless(situation, situation.origin, 1.0);
     }
     // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
-    let late: f64 = stairs.jumps().filter(|(place, _)| *place > 0.5).map(|(_, height)| height).sum();
-    let climbed: f64 = stairs.jumps().map(|(_, height)| height).sum();
+    let late: f64 = stairs.jumps().filter(|jump| jump.place > 0.5).map(|jump| jump.height).sum();
+    let climbed: f64 = stairs.jumps().map(|jump| jump.height).sum();
     let late_is_small = late < EARLY * climbed;
     if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
         WARM_UP

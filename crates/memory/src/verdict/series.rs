@@ -1,8 +1,8 @@
 //! A curve of any length in bounded memory.
 //!
-//! In come readings, one after the other; what is kept is at most [`MAX_BINS`] bins of equally many readings each,
-//! with the lowest, highest and mean value of each. When there are too many bins, neighbours are merged, so a
-//! million readings cost no more room than two thousand.
+//! Keeps at most [`MAX_BINS`] bins of equally many readings each, with the lowest, highest and mean value of
+//! each. When there are too many bins, neighbours are merged: a million readings take no more room than two
+//! thousand.
 
 use crate::Sample;
 
@@ -62,15 +62,36 @@ impl Kinds {
     }
 }
 
+/// A stretch of an axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// Where it starts.
+    pub start: f64,
+    /// Where it ends.
+    pub end: f64,
+}
+
+impl Span {
+    /// A single place.
+    fn at(place: f64) -> Self {
+        Self { start: place, end: place }
+    }
+
+    /// How long it is.
+    pub fn length(&self) -> f64 {
+        self.end - self.start
+    }
+}
+
 /// Consecutive readings, summed up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bin {
     /// How many readings.
     pub count: u32,
     /// Steps so far (seconds where there are no steps) at the first and last reading.
-    pub x: (f64, f64),
+    pub x: Span,
     /// Seconds at the first and last reading, jumps of the clock taken out.
-    pub seconds: (f64, f64),
+    pub seconds: Span,
     /// Lowest owned memory.
     pub low: f64,
     /// Highest owned memory.
@@ -81,12 +102,12 @@ pub struct Bin {
 impl Bin {
     fn new(x: f64, seconds: f64, sample: &Sample) -> Self {
         let sums = Kinds::of(sample);
-        Self { count: 1, x: (x, x), seconds: (seconds, seconds), low: sums.owned, high: sums.owned, sums }
+        Self { count: 1, x: Span::at(x), seconds: Span::at(seconds), low: sums.owned, high: sums.owned, sums }
     }
 
     /// The bin's place on the axis.
     pub fn mid_x(&self) -> f64 {
-        (self.x.0 + self.x.1) / 2.0
+        (self.x.start + self.x.end) / 2.0
     }
 
     /// Mean of each kind of memory.
@@ -97,8 +118,8 @@ impl Bin {
 
     fn merge(&mut self, later: &Self) {
         self.count += later.count;
-        self.x.1 = later.x.1;
-        self.seconds.1 = later.seconds.1;
+        self.x.end = later.x.end;
+        self.seconds.end = later.seconds.end;
         self.low = self.low.min(later.low);
         self.high = self.high.max(later.high);
         self.sums = self.sums.zip(later.sums, |a, b| a + b);
@@ -125,7 +146,7 @@ impl Series {
     pub fn push(&mut self, x: f64, seconds: f64, sample: &Sample) {
         let reading = Bin::new(x, seconds, sample);
         self.readings += 1;
-        self.distinct_x += u64::from(self.bins.last().is_none_or(|last| x > last.x.1));
+        self.distinct_x += u64::from(self.bins.last().is_none_or(|last| x > last.x.end));
         match self.bins.last_mut() {
             Some(last) if last.count < self.per_bin => last.merge(&reading),
             _ => self.bins.push(reading),
@@ -163,8 +184,8 @@ impl Series {
         self.distinct_x
     }
 
-    /// The bins that are complete: the last one of a long run may hold few readings, and its lowest value is then
-    /// not comparable with the others'.
+    /// The bins that are complete: the last one of a long run may hold few readings, and its lowest value is
+    /// then not comparable with the others'.
     pub fn complete_bins(&self) -> &[Bin] {
         match self.bins.split_last() {
             Some((last, rest)) if last.count < self.per_bin && !rest.is_empty() => rest,
@@ -189,6 +210,6 @@ mod tests {
         assert_eq!(series.bins().iter().map(|bin| u64::from(bin.count)).sum::<u64>(), 1_000_000);
         assert_eq!(series.bins().iter().map(|bin| bin.high as u64).max(), Some(9_000));
         assert_eq!(series.bins()[0].low, 1_000.0);
-        assert_eq!(series.bins().last().map(|bin| bin.x.1), Some(999_999.0));
+        assert_eq!(series.bins().last().map(|bin| bin.x.end), Some(999_999.0));
     }
 }

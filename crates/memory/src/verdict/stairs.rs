@@ -1,17 +1,33 @@
 //! Memory that moves in jumps: buffers that double, something kept per evaluation.
 //!
-//! A curve comes in, the levels and the jumps between them go out: those that explain it best if each further jump
-//! must pay for itself. A curve that has no two jumps is no staircase.
+//! [`Stairs::of`] finds the levels and the jumps between them that explain a curve best if each further jump
+//! must pay for itself. A curve with fewer than two jumps is not a staircase.
 
 use super::curve::Curve;
 
 /// More jumps than this are a slope.
 const MAX_JUMPS: usize = 24;
 
+/// Bytes from a place on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Level {
+    place: f64,
+    bytes: f64,
+}
+
+/// A change from one level to another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Jump {
+    /// Where.
+    pub place: f64,
+    /// Bytes that it rises by; below 0 where it falls.
+    pub height: f64,
+}
+
 /// Levels, each from its place on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stairs {
-    levels: Vec<(f64, f64)>,
+    levels: Vec<Level>,
     /// Distance between two points of the curve, as a place.
     spacing: f64,
 }
@@ -37,7 +53,7 @@ impl Stairs {
         while end > 0 {
             let start = best[end].1;
             let place = if start == 0 { 0.0 } else { (curve.x[start - 1] + curve.x[start]) / 2.0 };
-            levels.push((place, sums.mean(start, end)));
+            levels.push(Level { place, bytes: sums.mean(start, end) });
             end = start;
         }
         levels.reverse();
@@ -46,36 +62,37 @@ impl Stairs {
 
     /// Bytes at a place.
     pub fn at(&self, x: f64) -> f64 {
-        let after = self.levels.partition_point(|(from, _)| *from <= x);
-        self.levels[after.saturating_sub(1)].1
+        let after = self.levels.partition_point(|level| level.place <= x);
+        self.levels[after.saturating_sub(1)].bytes
     }
 
     /// Place from which on no level differs from the last by more than `tolerance`.
     pub fn level_from(&self, tolerance: f64) -> f64 {
-        let last = self.levels.last().map_or(0.0, |(_, level)| *level);
-        let other = self.levels.iter().rposition(|(_, level)| (level - last).abs() > tolerance);
-        self.levels.get(other.map_or(0, |at| at + 1)).map_or(0.0, |(place, _)| *place)
+        let last = self.levels.last().map_or(0.0, |level| level.bytes);
+        let other = self.levels.iter().rposition(|level| (level.bytes - last).abs() > tolerance);
+        self.levels.get(other.map_or(0, |at| at + 1)).map_or(0.0, |level| level.place)
     }
 
-    /// Place and height of each jump.
-    pub fn jumps(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        self.levels.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1))
+    /// Every jump.
+    pub fn jumps(&self) -> impl Iterator<Item = Jump> + '_ {
+        let jump = |pair: &[Level]| Jump { place: pair[1].place, height: pair[1].bytes - pair[0].bytes };
+        self.levels.windows(2).map(jump)
     }
 }
 
 impl Stairs {
-    /// Place and height of each climb: jumps at neighbouring points are one that took a while.
-    pub fn climbs(&self) -> Vec<(f64, f64)> {
-        let mut climbs: Vec<(f64, f64)> = Vec::new();
+    /// Every climb: jumps at neighbouring points are one that took a while.
+    pub fn climbs(&self) -> Vec<Jump> {
+        let mut climbs: Vec<Jump> = Vec::new();
         let mut last = f64::NEG_INFINITY;
-        for (place, height) in self.jumps() {
+        for jump in self.jumps() {
             match climbs.last_mut() {
-                Some((_, climbed)) if place - last < 1.5 * self.spacing && *climbed * height > 0.0 => {
-                    *climbed += height;
+                Some(climb) if jump.place - last < 1.5 * self.spacing && climb.height * jump.height > 0.0 => {
+                    climb.height += jump.height;
                 }
-                _ => climbs.push((place, height)),
+                _ => climbs.push(jump),
             }
-            last = place;
+            last = jump.place;
         }
         climbs
     }
@@ -84,12 +101,13 @@ impl Stairs {
     pub fn last_large_climb(&self) -> Option<f64> {
         /// A climb is large if it is at least this part of the highest.
         const LARGE: f64 = 0.25;
-        let highest = self.jumps().map(|(_, height)| height.abs()).fold(0.0, f64::max);
-        let large = self.jumps().filter(|(_, height)| height.abs() >= LARGE * highest);
-        large.map(|(place, _)| place).last()
+        let highest = self.jumps().map(|jump| jump.height.abs()).fold(0.0, f64::max);
+        let large = self.jumps().filter(|jump| jump.height.abs() >= LARGE * highest);
+        large.map(|jump| jump.place).last()
     }
 
-    /// The places of the climbs, where each came after a longer time than the one before; ripples do not count.
+    /// The places of the climbs, where each came after a longer time than the one before; ripples do not
+    /// count.
     ///
     /// So grow buffers that double: each lasts for twice as long as the one before.
     pub fn rarer_climbs(&self) -> Option<Vec<f64>> {
@@ -98,9 +116,10 @@ impl Stairs {
         /// A gap is longer than the one before if it is this many times as long.
         const LONGER: f64 = 1.5;
         let climbs = self.climbs();
-        let highest = climbs.iter().map(|(_, height)| *height).fold(0.0, f64::max);
-        let noticed = climbs.into_iter().filter(|(_, height)| height.abs() > NOTICED * highest);
-        let (places, heights): (Vec<f64>, Vec<f64>) = noticed.unzip();
+        let highest = climbs.iter().map(|climb| climb.height).fold(0.0, f64::max);
+        let noticed = climbs.into_iter().filter(|climb| climb.height.abs() > NOTICED * highest);
+        let (places, heights): (Vec<f64>, Vec<f64>) =
+            noticed.map(|climb| (climb.place, climb.height)).unzip();
         let gaps: Vec<f64> = places.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let rarer = gaps.len() >= 2 && gaps.windows(2).all(|pair| pair[1] > LONGER * pair[0]);
         (rarer && heights.iter().all(|height| *height > 0.0)).then_some(places)

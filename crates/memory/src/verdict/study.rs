@@ -1,27 +1,28 @@
 //! One run, studied: curve, explanations, outlook, verdict.
 //!
-//! In come the bins of a run and what is known of it; out comes everything that forecast and wording need. The
-//! verdict is the group of endings that the evidence leaves: bounded, endless, or both, which is undecided.
+//! A [`Study`] holds everything that forecast and wording need. The verdict is the group of endings that the
+//! evidence leaves: bounded, endless, or both, which is undecided.
 
 use super::{
     curve::{Axis, Curve, median},
     fit::{self, Epoch, Fit, Shape},
     forecast::large_growth_end,
     outlook::{self, Outlook, Situation},
-    series::{Bin, Series},
+    series::{Bin, Series, Span},
     weigh::{self, Weighed, Weighing},
 };
 use crate::{RunFacts, Verdict};
 
-/// With fewer places than this on the axis nothing is decided: three points make a line, a hinge and a curve alike.
+/// With fewer places than this on the axis nothing is decided: three points make a line, a hinge and a curve
+/// alike.
 pub(super) const LEAST_PLACES: u64 = 10;
 /// Probability from which on growth is called a leak ...
 const SURE_OF_LEAK: f64 = 0.8;
 /// ... and from which on it is said to be bounded.
 const SURE_OF_BOUND: f64 = 0.75;
 
-/// Growth while the step stood still, as in an evaluation that gathers its predictions: to a curve over steps it is a
-/// single place.
+/// Growth while the step stood still, as in an evaluation that gathers its predictions: to a curve over steps
+/// it is a single place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Standstill {
     /// The step.
@@ -38,8 +39,8 @@ impl Standstill {
         /// Parts of which the first and the last are compared.
         const PARTS: usize = 10;
         let bins = series.bins();
-        let step = bins.last().filter(|_| axis == Axis::Steps)?.x.1;
-        let still = &bins[bins.partition_point(|bin| bin.x.0 < step)..];
+        let step = bins.last().filter(|_| axis == Axis::Steps)?.x.end;
+        let still = &bins[bins.partition_point(|bin| bin.x.start < step)..];
         let readings: f64 = still.iter().map(|bin| f64::from(bin.count)).sum();
         let part = still.len() / PARTS;
         if part == 0 || readings < LONG * series.readings() as f64 {
@@ -58,8 +59,8 @@ struct Run<'a> {
     axis: Axis,
     facts: &'a RunFacts,
     epoch_steps: Option<f64>,
-    /// Axis values at which its curve begins and ends.
-    span: (f64, f64),
+    /// The axis values of its curve.
+    span: Span,
 }
 
 /// A run with its explanations.
@@ -76,7 +77,7 @@ pub struct Study<'a> {
     pub origin: f64,
     /// Steps in an epoch, told or read from the samples.
     pub epoch_steps: Option<f64>,
-    /// The same, for the curve.
+    /// What is known, as places on the curve.
     pub situation: Situation,
     /// Explanations, the most likely first; never empty.
     pub weighed: Vec<Weighed>,
@@ -84,7 +85,7 @@ pub struct Study<'a> {
     pub standstill: Option<Standstill>,
     /// What they mean together.
     pub outlook: Outlook,
-    /// What follows.
+    /// The verdict.
     pub verdict: Verdict,
     /// The growth that had settled before the part of the run that is studied, where that is not the whole.
     pub before: Option<Settled>,
@@ -94,23 +95,26 @@ pub struct Study<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settled {
     /// Axis values at which it began and ended.
-    pub span: (f64, f64),
-    /// Bytes then.
-    pub bytes: (f64, f64),
+    pub span: Span,
+    /// Bytes when it began.
+    pub from: f64,
+    /// Bytes when it ended.
+    pub to: f64,
 }
 
 impl<'a> Study<'a> {
     /// Studies a run; `None` when there is no curve to speak of.
     ///
-    /// Growth of gigabytes hides megabytes, for misfits that are small against a curve's range are forgiven. So what came
-    /// after growth that has settled is studied by itself, and decides whether that was the end of it.
+    /// Growth of gigabytes hides megabytes, because misfits that are small against a curve's range are
+    /// tolerated. So the part after growth that has settled is studied by itself, and decides whether growth
+    /// has ended.
     pub fn of(
         series: &'a Series,
         axis: Axis,
         facts: &'a RunFacts,
         seen_epoch_steps: Option<f64>,
     ) -> Option<Self> {
-        /// After a warm-up came a fill, after the fill a leak: more need not be told apart.
+        /// A warm-up, a fill after it, a leak after that: no run has more parts worth telling apart.
         const PARTS: usize = 4;
         let curve = Curve::new(series.complete_bins(), axis)?;
         let epoch_steps = facts.epoch_steps().or(seen_epoch_steps).filter(|_| axis == Axis::Steps);
@@ -126,7 +130,7 @@ impl<'a> Study<'a> {
             let outlook = whole.outlook.followed_by(&later.outlook);
             whole.decide(outlook);
             if whole.verdict == Verdict::Undecided || whole.verdict == Verdict::Leak {
-                later.before = Some(whole.until(later.curve.span.0));
+                later.before = Some(whole.until(later.curve.span.start));
                 later.decide(outlook);
                 return Some(later);
             }
@@ -134,7 +138,7 @@ impl<'a> Study<'a> {
         Some(whole)
     }
 
-    /// Studies a part of a run, before which memory had risen by so much.
+    /// Studies a part of a run; memory had `risen` before it.
     fn over(run: &Run<'a>, curve: Curve, risen: f64) -> Self {
         let Run { series, axis, facts, epoch_steps, span } = *run;
         let origin = origin(series, axis);
@@ -147,11 +151,11 @@ impl<'a> Study<'a> {
             epoch,
             origin: curve.place(origin),
             decidable: end_of(1.0 + outlook::EPOCH_MARGIN),
-            unknown_fill: unknown_fill(span.1 - span.0, axis),
+            unknown_fill: unknown_fill(span.length(), axis),
             spacing: 1.0 / (curve.x.len() - 1) as f64,
             scatter,
             error: scatter * (12.0 / effective).sqrt(),
-            share: curve.length() / (span.1 - span.0),
+            share: curve.length() / span.length(),
             risen,
             forgiving: weigh::forgives(&curve),
             timed: axis == Axis::Seconds,
@@ -180,7 +184,7 @@ impl<'a> Study<'a> {
         study
     }
 
-    /// Takes an outlook for the run's, and what follows from it for the verdict.
+    /// Sets the run's outlook, and the verdict that follows from it.
     fn decide(&mut self, outlook: Outlook) {
         self.standstill = self.standstill.filter(|_| outlook.bounded() >= SURE_OF_BOUND);
         self.outlook = if self.standstill.is_some() { outlook::WARM_UP_OR_LEAK } else { outlook };
@@ -201,7 +205,8 @@ impl<'a> Study<'a> {
         let end = large_growth_end(fit, self);
         /// Standard deviations of the noise that a good explanation stays within.
         const GOOD: f64 = 2.0;
-        // Where nothing is forgiven, what explains the growth well explains the rest too, or strays from it.
+        // Where no misfit is tolerated, an explanation that fits the growth well fits the rest too, or
+        // visibly strays from it.
         let hides = self.situation.forgiving
             || self.situation.scatter > GOOD * self.curve.noise
             || matches!(fit.shape, Shape::Stairs(_))
@@ -213,7 +218,7 @@ impl<'a> Study<'a> {
     fn until(&self, end: f64) -> Settled {
         let curve = &self.curve;
         let last = curve.x.partition_point(|x| curve.axis(*x) < end).min(curve.y.len() - 1);
-        Settled { span: (curve.span.0, end), bytes: (curve.y[0], curve.y[last]) }
+        Settled { span: Span { start: curve.span.start, end }, from: curve.y[0], to: curve.y[last] }
     }
 
     /// The most likely explanation that means `part` of the outlook; the most likely of all if none does.
@@ -227,7 +232,7 @@ impl<'a> Study<'a> {
     pub fn seconds_per_unit(&self) -> Option<f64> {
         let bins = self.series.bins();
         let (first, last) = (bins.first()?, bins.last()?);
-        let (seconds, units) = (last.seconds.1 - first.seconds.0, last.x.1 - first.x.0);
+        let (seconds, units) = (last.seconds.end - first.seconds.start, last.x.end - first.x.start);
         (seconds > 0.0 && units > 0.0).then(|| seconds / units)
     }
 
@@ -240,7 +245,7 @@ impl<'a> Study<'a> {
 /// Where rows began to be seen: at step 0, unless the first step is so high that the run was resumed.
 pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
     let (first, last) = match (series.bins().first(), series.bins().last()) {
-        (Some(first), Some(last)) => (first.x.0, last.x.1),
+        (Some(first), Some(last)) => (first.x.start, last.x.end),
         _ => return 0.0,
     };
     if axis == Axis::Seconds {
@@ -252,10 +257,12 @@ pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
     if first <= FIRST_GAPS * gap { 0.0 } else { first - gap }
 }
 
-/// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown size.
+/// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown
+/// size.
 ///
-/// Epochs are as likely to have 20 steps as 200, 2,000 or 20,000; a fill and a leak are equally common in training.
-/// Without steps it need not be training at all, and a fill is rare; an epoch then lasts from a minute to a day.
+/// Epochs are as likely to have 20 steps as 200, 2,000 or 20,000; a fill and a leak are equally common in
+/// training. Without steps it need not be training at all, and a fill is rare; an epoch then lasts from a
+/// minute to a day.
 fn unknown_fill(length: f64, axis: Axis) -> f64 {
     let (shortest, longest, fills): (f64, f64, f64) = match axis {
         Axis::Steps => (20.0, 20_000.0, 0.5),

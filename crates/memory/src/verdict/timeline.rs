@@ -1,7 +1,7 @@
-//! Where a sample belongs: before the first step, in the run, or in a run that began again.
+//! Where a sample belongs: before the first step, in the run, or in a run that was restarted.
 //!
-//! In come the raw clock, step and epoch of each sample; out come steps that only go up and seconds without jumps.
-//! A step counter that falls together with the memory is a restart; one that falls alone was only reset.
+//! Turns the raw clock, step and epoch of each sample into steps that only rise and seconds without jumps. A
+//! step counter that falls together with the memory is a restart; one that falls alone was only reset.
 
 use crate::Sample;
 
@@ -43,7 +43,7 @@ pub struct Timeline {
     offset: f64,
     last_owned: f64,
     first_owned: f64,
-    /// Whether memory fell away while no step was told.
+    /// Whether memory fell sharply while no step was reported.
     between: bool,
     /// How often the run began again.
     pub restarts: u32,
@@ -127,7 +127,8 @@ impl Timeline {
         }
         self.seconds += interval;
         self.intervals = self.intervals.saturating_add(1);
-        // A running median: moves towards each interval by a fixed share, so that one long pause moves it little.
+        // A running median: moves towards each interval by a fixed share, so that one long pause moves it
+        // little.
         if self.usual_interval == 0.0 {
             self.usual_interval = interval;
         } else {
@@ -168,7 +169,8 @@ impl Epochs {
         let (first_x, first_epoch) = self.first?;
         let length = if self.fractional {
             let (steps, epochs) = (self.last.0 - first_x, self.last.1 - first_epoch);
-            // A tenth of an epoch tells its length to a few percent, numbers being rounded to two digits at worst.
+            // A tenth of an epoch tells its length to a few percent, numbers being rounded to two digits at
+            // worst.
             (epochs >= 0.1).then(|| steps / epochs)?
         } else {
             let (first_change, last_change, changed) = self.changes?;

@@ -1,15 +1,15 @@
 //! How much the evidence speaks for each explanation.
 //!
-//! Fits come in, probabilities go out. They follow from the Bayesian information criterion, with two corrections
-//! that keep it honest on real curves: points whose residuals resemble their neighbours' count for fewer, and no
-//! explanation is blamed for misfits that are small against the curve's own range.
+//! [`weigh`] gives each fit its probability. Probabilities follow from the Bayesian information criterion,
+//! with two corrections that keep it honest on real curves: points whose residuals resemble their neighbours'
+//! count for fewer, and no explanation is blamed for misfits that are small against the curve's own range.
 
 use super::{
     curve::Curve,
     fit::{Fit, Shape},
 };
 
-/// Real curves are no formulas: misfits of this part of the range count as noise.
+/// Real curves follow no formula exactly: misfits up to this part of the range count as noise.
 const MISFIT: f64 = 0.006;
 
 /// Before anything was seen, a level is this many times as likely as any one shape of growth.
@@ -39,7 +39,7 @@ pub fn weigh(fits: Vec<Fit>, curve: &Curve) -> Weighing {
     let trust: f64 = curve.weight.iter().sum();
     let points = curve.x.len() as f64;
     let criterion = |fit: &Fit, effective: f64| {
-        let prior = if fit.shape == Shape::Level { -2.0 * LEVEL_ODDS.ln() } else { 0.0 };
+        let prior = if matches!(fit.shape, Shape::Level { .. }) { -2.0 * LEVEL_ODDS.ln() } else { 0.0 };
         effective * (fit.squares / trust + floor).ln() + fit.shape.freedom() * effective.ln() + prior
     };
     // The best explanation tells how much neighbours resemble each other, which decides how many points there
@@ -81,7 +81,7 @@ fn effective_points(fit: &Fit, curve: &Curve, floor: f64) -> f64 {
     (points * (1.0 - correlation) / (1.0 + correlation)).max(points.min(MIN_EFFECTIVE))
 }
 
-/// Whether a curve moves so far that what is forgiven on it may hide more than its noise.
+/// Whether a curve's range is so large that the tolerated misfit exceeds its noise.
 pub fn forgives(curve: &Curve) -> bool {
     let (low, high) =
         curve.y.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(*y), high.max(*y)));
@@ -93,7 +93,7 @@ pub fn scatter(fit: &Fit, curve: &Curve) -> f64 {
     (fit.squares / curve.weight.iter().sum::<f64>()).sqrt()
 }
 
-/// However alike neighbours are, a curve with a shape is worth this many points.
+/// A curve is worth at least this many points, however alike neighbours are.
 const MIN_EFFECTIVE: f64 = 8.0;
 
 /// Range of the values without the outermost twentieth.

@@ -1,6 +1,5 @@
-//! The evidence, in sentences whose units cannot be misread.
-//!
-//! A study and its forecast come in, sentences go out: what was seen, what explains it, what contradicts it.
+//! The evidence, in sentences whose units cannot be misread: what was seen, what explains it, what
+//! contradicts it.
 
 use super::{
     curve::{Axis, Returning},
@@ -70,13 +69,14 @@ fn on_axis(study: &Study, value: f64) -> String {
     }
 }
 
-/// What was seen: the resident memory at the end, and how much of it is the process's own, which the verdict is about.
+/// What was seen: the resident memory at the end, and how much of it is the process's own, which the verdict
+/// is about.
 fn seen(study: &Study) -> String {
     let bins = study.series.complete_bins();
     let last = &bins[bins.len() - 1 - study.curve.dying.min(bins.len() - 1)];
     let readings = counted(study.series.readings(), "sample");
-    let span = format!("{} to {}", on_axis(study, bins[0].x.0), on_axis(study, last.x.1));
-    let from = study.before.map_or(study.curve.y[0], |before| before.bytes.0);
+    let span = format!("{} to {}", on_axis(study, bins[0].x.start), on_axis(study, last.x.end));
+    let from = study.before.map_or(study.curve.y[0], |before| before.from);
     let to = study.curve.y[study.curve.y.len() - 1];
     let end = last.mean();
     if end.anon + end.file + end.shmem + end.swap == 0.0 {
@@ -124,7 +124,7 @@ fn story(study: &Study, assessment: &Assessment) -> Option<String> {
         Verdict::Fill => Some(settled(study, study.explanation(|outlook| outlook.fill))),
         Verdict::Leak => before(study, " and goes on growing and does not slow down").or_else(|| {
             let start = match study.explanation(|outlook| outlook.leak).shape {
-                Shape::LateLine { knee } => knee,
+                Shape::LateLine { knee, .. } => knee,
                 _ => 0.0,
             };
             Some(format!("It grows from {} on and does not slow down.", place(study, start)))
@@ -146,12 +146,12 @@ fn standing_still(study: &Study) -> Option<String> {
 fn before(study: &Study, since: &str) -> Option<String> {
     let before = study.before?;
     let grown = study.curve.y[study.curve.y.len() - 1] - study.curve.y[0];
-    let verb = if before.bytes.1 > before.bytes.0 { "rose" } else { "fell" };
+    let verb = if before.to > before.from { "rose" } else { "fell" };
     Some(format!(
         "It {verb} from {} to {} by {}, since then it {}{since}.",
-        size(before.bytes.0),
-        size(before.bytes.1),
-        on_axis(study, before.span.1),
+        size(before.from),
+        size(before.to),
+        on_axis(study, before.span.end),
         moved(grown),
     ))
 }
@@ -161,7 +161,7 @@ fn level_now(study: &Study, assessment: &Assessment) -> Option<String> {
     let fit = &study.weighed[0].fit;
     let from = match &fit.shape {
         Shape::Stairs(stairs) => {
-            stairs.climbs().last().map_or(0.0, |(jump, _)| jump_place(fit, *jump, study))
+            stairs.climbs().last().map_or(0.0, |climb| jump_place(fit, climb.place, study))
         }
         _ => settled_place(fit, SETTLED, study),
     };
@@ -197,7 +197,7 @@ fn settled(study: &Study, fit: &Fit) -> String {
         return format!("It {verb} until {} and has stayed level for the {since} since.", place(study, at));
     };
     let places: Vec<f64> =
-        stairs.climbs().into_iter().map(|(jump, _)| jump_place(fit, jump, study)).collect();
+        stairs.climbs().into_iter().map(|climb| jump_place(fit, climb.place, study)).collect();
     let jumps: Vec<String> =
         places.iter().map(|place| format!("{:.0}", study.curve.axis(*place).max(0.0))).collect();
     let since = since(places.last().copied().unwrap_or(0.0));
@@ -234,8 +234,8 @@ fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
     };
     let meaning = match assessment.verdict {
         Verdict::Fill => "which is where growth stopped",
-        Verdict::Leak if study.curve.span.1 > end => "and growth went on past it",
-        Verdict::Undecided if study.curve.span.1 < end => "which has not come yet",
+        Verdict::Leak if study.curve.span.end > end => "and growth went on past it",
+        Verdict::Undecided if study.curve.span.end < end => "which has not come yet",
         _ => return None,
     };
     Some(format!("The first epoch ({told}) ends at step {end:.0}, {meaning}."))
@@ -268,7 +268,7 @@ fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
         let next = besides(told.get(1), "next comes");
         return Some(format!("{subject} best explanation is {words} ({probability:.0} %){next}."));
     }
-    // Several that mean the same decide together against one that is likelier than each of them.
+    // Several explanations with the same meaning may outweigh one that is likelier than each of them.
     let kind = match verdict {
         Verdict::Steady => "without growth",
         Verdict::WarmUp | Verdict::Fill => "by growth that has ended",
@@ -285,7 +285,7 @@ fn explanations(study: &Study, verdict: Verdict) -> Option<String> {
 
 /// All explanations, the likeliest first; shapes that say the same are one.
 fn told(study: &Study, verdict: Verdict) -> Vec<Told> {
-    /// The part of its meaning that must be the verdict's.
+    /// An explanation agrees with the verdict if at least this part of its meaning does.
     const MEANT: f64 = 0.4;
     let mut all: Vec<Told> = Vec::new();
     for explanation in &study.weighed {
@@ -307,7 +307,7 @@ fn told(study: &Study, verdict: Verdict) -> Vec<Told> {
     all
 }
 
-/// A shape in words, by what it means: growth that is too little to matter is not told as growth.
+/// A shape in words, by what it means: growth too small to matter is not called growth.
 fn describe(fit: &Fit, study: &Study) -> String {
     let meant = outlook(fit, &study.curve, &study.situation);
     if meant.steady >= 0.5 {
@@ -315,9 +315,9 @@ fn describe(fit: &Fit, study: &Study) -> String {
     }
     let over = meant.bounded() >= 0.5;
     match &fit.shape {
-        Shape::Level => "a level".to_owned(),
-        Shape::Line if over => "a line that hardly rises".to_owned(),
-        Shape::Line => "a straight line".to_owned(),
+        Shape::Level { .. } => "a level".to_owned(),
+        Shape::Line { .. } if over => "a line that hardly rises".to_owned(),
+        Shape::Line { .. } => "a straight line".to_owned(),
         Shape::Saturating { .. } | Shape::Hyperbola { .. } => slowing(fit, "towards a ceiling"),
         Shape::SaturatingLine { .. } if over => slowing(fit, "until hardly any is left"),
         Shape::SaturatingLine { .. } => "a warm-up on top of a straight line".to_owned(),
@@ -345,9 +345,9 @@ fn calm(fit: &Fit, study: &Study) -> String {
     let (rise, material) = (fit.rise(), study.material());
     let start_up = rise > material;
     match &fit.shape {
-        Shape::Level => "a level".to_owned(),
-        Shape::Line if rise < 0.0 => "a slow fall".to_owned(),
-        Shape::Line => "a line that hardly rises".to_owned(),
+        Shape::Level { .. } => "a level".to_owned(),
+        Shape::Line { .. } if rise < 0.0 => "a slow fall".to_owned(),
+        Shape::Line { .. } => "a line that hardly rises".to_owned(),
         Shape::LateLine { .. } => "a level that hardly moves at the end".to_owned(),
         Shape::Jump { .. } | Shape::Stairs(_) if start_up => "a level after a jump at the start".to_owned(),
         Shape::Jump { .. } if rise < -material => "a jump down to a level".to_owned(),
@@ -373,12 +373,15 @@ fn slowing(fit: &Fit, how: &str) -> String {
 }
 
 fn returning(study: &Study) -> Option<String> {
-    let (kind, times) = study.curve.returning?;
     let height = size(study.curve.peak_height);
-    let times = counted(times as u64, "time");
-    Some(match kind {
-        Returning::Spikes => format!("Peaks of up to {height} came {times} and returned to the base line."),
-        Returning::Sawtooth => format!("Memory rose by up to {height} and was given back {times}."),
+    let often = |times: usize| counted(times as u64, "time");
+    Some(match study.curve.returning? {
+        Returning::Spikes { times } => {
+            format!("Peaks of up to {height} came {} and returned to the base line.", often(times))
+        }
+        Returning::Sawtooth { times } => {
+            format!("Memory rose by up to {height} and was given back {}.", often(times))
+        }
     })
 }
 

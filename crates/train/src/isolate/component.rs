@@ -8,7 +8,6 @@ use crate::{
     optimizer::Optimizer,
     plan::Load,
     run::{RunError, VisionModel, open_data},
-    supervisor_link::SupervisorLink,
     trainer::{BatchSource, BoxError, TrainableModel},
 };
 use garden_data::{
@@ -16,7 +15,7 @@ use garden_data::{
     image::{DecodeLimits, Decoder},
     processor::{PixelLimits, Processor, Workspace},
 };
-use garden_memory::{ByteSize, RunFacts};
+use garden_memory::{ByteSize, RunFacts, SupervisorLink};
 use std::{
     any::Any,
     path::Path,

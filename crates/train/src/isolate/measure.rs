@@ -4,11 +4,10 @@
 //! socket, and whatever it started is gone when this returns.
 
 use garden_memory::{
-    Assessment, RunFacts,
+    Assessment, Event, Observer, RunFacts, StopSignal, Wake,
     record::Reading,
     steps::StepPatterns,
-    supervise::{self, Event, OnLimit, Orders, Passage, StopSignal, SuperviseError, Surroundings},
-    watch::{Observer, Wake},
+    supervise::{self, GuardProgram, OnLimit, Orders, Passage, SuperviseError, Surroundings},
 };
 use serde::Serialize;
 use std::{
@@ -52,12 +51,14 @@ pub struct Measured {
     pub exit_code: i32,
 }
 
-/// Signals and the channel they come through, set up once a process.
-pub struct Signals<'a> {
-    /// Where they arrive.
+/// What a measurement needs of the process that takes it, set up once.
+pub struct Host<'a> {
+    /// Where signals arrive.
     pub wakes: &'a Receiver<Wake>,
-    /// The other end.
+    /// The other end of that channel.
     pub sender: &'a Sender<Wake>,
+    /// The program that guards each command.
+    pub guard: &'a GuardProgram,
 }
 
 /// Runs a command and looks every `interval`; `passage` says where its output goes, `watcher` is shown each reading.
@@ -65,10 +66,11 @@ pub fn measure(
     trial: &Trial,
     interval: Duration,
     passage: Passage,
-    signals: &Signals<'_>,
+    host: &Host<'_>,
     watcher: &mut dyn FnMut(&Reading),
 ) -> Result<Measured, SuperviseError> {
     let orders = Orders {
+        guard: host.guard.clone(),
         command: trial.command.clone(),
         interval,
         duration: None,
@@ -81,13 +83,8 @@ pub fn measure(
         patterns: StepPatterns::default(),
     };
     let mut notes = Notes { watcher, last: None, levels: Vec::new(), before_first_step: None };
-    let surroundings = Surroundings {
-        wakes: signals.wakes,
-        sender: signals.sender,
-        passage,
-        trace: None,
-        observer: &mut notes,
-    };
+    let surroundings =
+        Surroundings { wakes: host.wakes, sender: host.sender, passage, trace: None, observer: &mut notes };
     let outcome = supervise::run(&orders, surroundings)?;
     Ok(notes.sum_up(&trial.name, outcome.exit_code()))
 }

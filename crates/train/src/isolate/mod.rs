@@ -9,4 +9,4 @@ mod measure;
 
 pub use compare::{Difference, compare};
 pub use component::{Component, Work, run_component};
-pub use measure::{Measured, Signals, Trial, measure};
+pub use measure::{Host, Measured, Trial, measure};

@@ -5,12 +5,12 @@
 use super::summary::FinishedRun;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use garden_memory::{
+    Axis,
     report::{
         chart::{Chart, Colour, Epochs, Level, Line, Meaning, Unit},
         page::Page,
         svg::escape,
     },
-    verdict::Axis,
 };
 use std::{
     fmt::Write,

@@ -11,10 +11,9 @@ use crate::{
     trainer::TrainerState,
 };
 use garden_memory::{
-    ByteSize,
+    Axis, ByteSize,
     report::chart::{Chart, Colour, Line, Unit},
     units::counted,
-    verdict::Axis,
 };
 use std::{fmt::Write, io, path::Path};
 

@@ -2,7 +2,7 @@
 
 /// Points kept at most; when they are reached every second one is dropped. A wide terminal shows 400.
 const MOST_POINTS: usize = 2048;
-/// Phases shown at most; beyond that the oldest epochs melt into one.
+/// Phases shown at most; beyond that the oldest epochs are merged into one.
 const MOST_PHASES: usize = 64;
 
 /// One point of the curve.
@@ -26,7 +26,7 @@ pub struct Phase {
 pub struct History {
     points: Vec<Point>,
     phases: Vec<Phase>,
-    /// Each how many readings one is kept.
+    /// Every how many readings one is kept.
     every: usize,
     seen: usize,
 }

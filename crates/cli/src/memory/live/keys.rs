@@ -1,10 +1,10 @@
 //! The keys of a live screen, as wakes.
 //!
-//! Reads the terminal in a thread of its own, which ends when it is told to or when the terminal has gone. The terminal
-//! is looked at before the event library reads it: that would read a closed one for ever.
+//! Reads the terminal in a thread of its own, which ends when it is told to or when the terminal has gone.
+//! The terminal is looked at before the event library reads it: that would read a closed one for ever.
 
 use super::{Place, scroll::Scroll};
-use garden_memory::watch::Wake;
+use garden_memory::Wake;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{

@@ -1,7 +1,7 @@
 //! Readings as lines of text, or of JSON.
 
 use super::{Ending, Place, Seen};
-use garden_memory::{ByteSize, record::Reading, supervise::Event};
+use garden_memory::{ByteSize, Event, record::Reading};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};
@@ -57,7 +57,8 @@ impl TextLines {
     }
 }
 
-/// Version of the objects that `--format json` prints: it grows when a key changes its meaning or goes away, not when one is added.
+/// Version of the objects that `--format json` prints: it grows when a key changes its meaning or goes away,
+/// not when one is added.
 const EVENTS_VERSION: u32 = 1;
 
 /// One of those objects.
@@ -73,7 +74,8 @@ fn write_object(writer: &mut dyn Write, object: impl Serialize) -> io::Result<()
     writeln!(writer)
 }
 
-/// A JSON object a line: `{"version": 1, "sample": .., "processes": .., "assessment": ..}` or `{"version": 1, "event": ..}`.
+/// A JSON object a line: `{"version": 1, "sample": .., "processes": .., "assessment": ..}` or `{"version": 1,
+/// "event": ..}`.
 pub struct JsonLines {
     writer: Box<dyn Write>,
 }

@@ -1,8 +1,8 @@
 //! What a person or a program sees while memory is watched: lines, JSON, or a screen.
 //!
-//! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard output
-//! belongs to the command). Verdicts are shown once they have held; the last word is a summary with the last one.
-//! Nothing that cannot be written ends a command.
+//! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard
+//! output belongs to the command). Verdicts are shown once they have held; the last word is a summary with
+//! the last one. Nothing that cannot be written ends a command.
 
 mod history;
 mod keys;
@@ -14,14 +14,9 @@ mod summary;
 mod tail;
 
 use super::options::Format;
+use crate::advice::memory::name_flags;
 use anyhow::{Result, bail};
-use garden_memory::{
-    record::Reading,
-    sample::Moment,
-    settled::Settled,
-    supervise::{Event, Passage},
-    watch::{Observer, Wake},
-};
+use garden_memory::{Event, Moment, Observer, Settled, Wake, record::Reading, supervise::Passage};
 use lines::{JsonLines, TextLines};
 use screen::Screen;
 use std::{
@@ -65,7 +60,7 @@ pub struct Seen {
 
 /// How a watch or a run ended.
 pub struct Ending<'a> {
-    /// In words; an error if there are none.
+    /// In words; `None` after an error.
     pub how: Option<&'a str>,
     /// After this long.
     pub after: Duration,
@@ -78,7 +73,7 @@ pub struct View {
     seen: Seen,
     settled: Settled,
     wakes: Sender<Wake>,
-    /// It was said that our output cannot be written.
+    /// Whether it was said that our output cannot be written.
     told: bool,
 }
 
@@ -132,7 +127,8 @@ impl View {
         };
     }
 
-    /// A watch whose output nobody reads any more ends. One whose disk is full goes on, and a command always does.
+    /// A watch ends when nobody reads its output any more. It goes on when a disk is full, and a command is
+    /// never ended.
     fn answer(&mut self, written: io::Result<()>) {
         let Err(error) = written else { return };
         if self.place == Place::Run {
@@ -152,6 +148,8 @@ impl View {
 
 impl Observer for View {
     fn reading(&mut self, reading: &Reading) {
+        let mut reading = reading.clone();
+        name_flags(&mut reading.assessment);
         let settled = self.settled.show(reading.snapshot.sample.t, &reading.assessment);
         let shown = Reading { assessment: settled.clone(), ..reading.clone() };
         let written = match &mut self.form {
@@ -160,7 +158,7 @@ impl Observer for View {
             Form::Screen(screen) => screen.reading(&shown),
         };
         self.answer(written);
-        self.seen.last = Some(reading.clone());
+        self.seen.last = Some(reading);
     }
 
     fn event(&mut self, event: &Event) {

@@ -1,7 +1,7 @@
 //! The panels of the live screen, each a function of a reading.
 //!
-//! Takes a frame and what is to be shown, and draws. Nothing here remembers anything but how far a person has scrolled,
-//! so a frame can be drawn to a test's buffer as well as to a terminal.
+//! Takes a frame and what is to be shown, and draws. Nothing here remembers anything but how far a person has
+//! scrolled, so a frame can be drawn to a test's buffer as well as to a terminal.
 
 use super::{
     history::{History, Phase},
@@ -43,7 +43,7 @@ const SIDE_BY_SIDE: u16 = 100;
 const LOW: u16 = 24;
 /// Below this many rows a tree of one process is not shown: title and verdict say the same of it.
 const LOW_FOR_ONE: u16 = 30;
-/// From this width on the table of processes has all of its columns, and from the second on most of them.
+/// Widths from which the table of processes has all of its columns, and most of them.
 const ALL_COLUMNS: u16 = 100;
 const MOST_COLUMNS: u16 = 72;
 
@@ -217,7 +217,8 @@ fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading) {
     frame.render_widget(Paragraph::new(ribbon(history.phases(), start, end, ribbon_area.width)), ribbon_area);
 }
 
-/// A place on the axis: its time, and its step where steps are told. A narrow screen has room for one of them.
+/// A place on the axis: its time, and its step where steps are told. A narrow screen has room for one of
+/// them.
 fn place(history: &History, at: f64, width: u16) -> String {
     const ROOM_FOR_BOTH: u16 = 56;
     match history.step_at(at) {
@@ -313,10 +314,10 @@ fn verdict_lines(reading: &Reading, width: usize) -> Vec<Line<'static>> {
     }
     // What to do matters more than why: it comes first.
     for line in &assessment.advice {
-        add(line, "→ ".fg(colour), plain);
+        add(line.as_str(), "→ ".fg(colour), plain);
     }
     for line in &assessment.evidence {
-        add(line, "· ".fg(Color::DarkGray), plain);
+        add(line.as_str(), "· ".fg(Color::DarkGray), plain);
     }
     lines
 }

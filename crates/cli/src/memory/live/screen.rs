@@ -1,7 +1,7 @@
 //! The live screen: the curve with its phases, the verdict of this moment, the tree with a row per process.
 //!
-//! In come readings and notes; out goes a frame per reading, key or resize. The terminal is given back as it was,
-//! also when the program panics; everything kept is bounded.
+//! Draws a frame per reading, key or resize. The terminal is given back as it was, also when the program
+//! panics. Everything it keeps is bounded.
 
 use super::{
     Place,
@@ -11,7 +11,7 @@ use super::{
     scroll::Scroll,
     tail::OutputTail,
 };
-use garden_memory::{record::Reading, watch::Wake};
+use garden_memory::{Wake, record::Reading};
 use ratatui::{
     DefaultTerminal,
     crossterm::{
@@ -27,12 +27,14 @@ use std::{
 
 /// Notes kept; the newest shows.
 const MOST_NOTES: usize = 20;
-/// Lines of the command's output that are left on the terminal when the screen closes, so that an error is seen.
+/// Lines of the command's output that are left on the terminal when the screen closes, so that an error is
+/// seen.
 const LEFT_LINES: usize = 40;
 
 /// The screen and what it remembers.
 pub struct Screen {
-    /// Never dropped, because it would print of a terminal that has gone and panic; we give it back ourselves.
+    /// Never dropped: that would print to a terminal that has gone, and panic. The terminal is given back in
+    /// `close`.
     terminal: ManuallyDrop<DefaultTerminal>,
     place: Place,
     history: History,
@@ -98,7 +100,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Gives the terminal back and leaves on it what a person would miss.
+    /// Gives the terminal back and leaves the last output and notes on it.
     pub fn close(mut self, writer: &mut dyn Write) {
         self.give_back();
         let lines = self.output.lock().unwrap_or_else(PoisonError::into_inner).last(LEFT_LINES);
@@ -118,8 +120,8 @@ impl Screen {
     pub fn resume(&mut self) -> io::Result<()> {
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen)?;
-        // Not `clear`, which asks the terminal where its cursor is: one that has gone never answers, and the kernel continues
-        // us just when it goes (SIGCONT follows SIGHUP).
+        // Not `clear`, which asks the terminal where its cursor is: one that has gone never answers, and the
+        // kernel continues us just when it goes (SIGCONT follows SIGHUP).
         let area = self.terminal.size()?.into();
         self.terminal.resize(area)?;
         self.redraw()

@@ -5,7 +5,7 @@ use garden_memory::{
     Assessment, ByteSize, Exhaustion, Plateau, Verdict,
     probe::Spike,
     record::Reading,
-    sample::{Holder, Moment},
+    {Holder, Moment},
 };
 use std::io::{self, Write};
 

@@ -1,16 +1,16 @@
 //! What a chart shows: lines over steps or seconds, levels across it, epochs down it.
 //!
-//! A [`Chart`] is data. [`Chart::svg`] draws it as a picture, and the script of our pages draws the same value on a
-//! canvas, so a picture, the memory report and a run's report look alike and say the same.
+//! A [`Chart`] is data. [`Chart::svg`] draws it as a picture, and the script of our pages draws the same
+//! value on a canvas, so a picture, the memory report and a run's report look alike and say the same.
 
-pub mod palette;
+pub(crate) mod palette;
 mod svg;
 mod thin;
 
 use super::scale;
 use crate::verdict::Axis;
 use serde::{Serialize, Serializer, ser::SerializeSeq};
-pub use thin::MOST_POINTS;
+pub(crate) use thin::MOST_POINTS;
 
 /// What the values of a chart are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -34,7 +34,8 @@ impl Unit {
         }
     }
 
-    /// The label of an axis that goes to `top`: all of them have the same unit, and no more digits than they need.
+    /// The label of an axis that goes to `top`: all of them have the same unit, and no more digits than they
+    /// need.
     pub fn label(self, value: f64, top: f64) -> String {
         match self {
             Self::Bytes => scale::bytes_label(value, top),
@@ -53,14 +54,16 @@ pub enum Colour {
     Quiet,
 }
 
-/// A named line. Columns have one entry a point; `low` and `high`, between which the values of a point lie, may be empty.
+/// A named line. Columns have one entry a point; `low` and `high`, between which the values of a point lie,
+/// may be empty.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     /// What the legend says.
     pub name: String,
     /// Its colour.
     pub colour: Colour,
-    /// Places on the chart's axis, ascending; NaN for points that have none, such as a start before the first step.
+    /// Places on the chart's axis, ascending; NaN for points that have none, such as a start before the first
+    /// step.
     #[serde(serialize_with = "numbers")]
     pub x: Vec<f64>,
     /// Seconds of each point, where they are known: the axis can then be switched to time.
@@ -154,7 +157,7 @@ impl Epochs {
 
 /// Where growth turns into a level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Knee {
+pub(crate) struct Knee {
     /// Place on the axis.
     pub at: f64,
     /// What stands before it, such as `grows`.
@@ -184,7 +187,7 @@ pub struct Chart {
     /// Where epochs end.
     pub epochs: Option<Epochs>,
     /// Where growth ends.
-    pub knee: Option<Knee>,
+    pub(crate) knee: Option<Knee>,
 }
 
 /// A level that is further above the curve than this would flatten it, and is told in words only.
@@ -225,7 +228,8 @@ fn axis<S: Serializer>(axis: &Axis, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if *axis == Axis::Steps { "steps" } else { "seconds" })
 }
 
-/// Numbers in as few characters as a curve needs: six significant digits, none behind the point where it is whole.
+/// Numbers in as few characters as a curve needs: six significant digits, none behind the point where it is
+/// whole.
 fn numbers<S: Serializer>(values: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     const WHOLE: f64 = 1e15;
     let mut sequence = serializer.serialize_seq(Some(values.len()))?;

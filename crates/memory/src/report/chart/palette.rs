@@ -1,7 +1,7 @@
 //! The colours of pictures and pages, light and dark.
 //!
-//! One table serves the SVG pictures, the pages and the canvas of their charts, as CSS variables. The colours of lines
-//! are told apart with any kind of colour vision; a test holds them to it.
+//! One table serves the SVG pictures, the pages and the canvas of their charts, as CSS variables. The colours
+//! of lines are told apart with any kind of colour vision; a test holds them to it.
 
 use std::fmt::Write;
 
@@ -35,8 +35,8 @@ const LINES: [(&str, &str); 6] = [
 /// How many lines have a colour of their own; further ones take the colours again, dashed.
 pub const DISTINCT: usize = LINES.len();
 
-/// CSS that defines the variables on `root`: light ones, and dark ones where the reader prefers them. A page whose
-/// reader has chosen says so in `data-theme`.
+/// CSS that defines the variables on `root`: light ones, and dark ones where the reader prefers them. A page
+/// whose reader has chosen says so in `data-theme`.
 pub fn variables(root: &str) -> String {
     let mut css = String::new();
     let _ = write!(css, "{root}{{{}}}", declarations(|light, _| light));
@@ -61,7 +61,8 @@ fn declarations(choose: fn(&'static str, &'static str) -> &'static str) -> Strin
 mod tests {
     use super::*;
 
-    /// What eyes without one kind of cone make of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+    /// What eyes without one kind of cone make of linear RGB (Machado, Oliveira and Fernandes 2009, severity
+    /// 1).
     const VISIONS: [(&str, [[f64; 3]; 3]); 4] = [
         ("usual", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
         (

@@ -1,7 +1,7 @@
 //! A chart as a small SVG that needs nothing else.
 //!
-//! Colours follow the viewer's light or dark preference. The legend stands above the plot and the last values beside
-//! it, so that neither covers a curve.
+//! Colours follow the viewer's light or dark preference. The legend stands above the plot and the last values
+//! beside it, so that neither covers a curve.
 
 use super::{Chart, Colour, Line, Meaning, palette};
 use crate::{
@@ -83,8 +83,8 @@ impl Chart {
         );
     }
 
-    /// The names of the part in which memory grows and of the one after it. They come after the lines of epochs, which their edges
-    /// keep off.
+    /// The names of the part in which memory grows and of the one after it. They come after the lines of
+    /// epochs, which their edges keep off.
     fn names_of_parts(&self, out: &mut String, plane: &Plane) {
         let Some(knee) = self.knee.as_ref().filter(|knee| plane.has(knee.at)) else { return };
         let at = plane.x(knee.at);

@@ -1,4 +1,4 @@
-//! Fewer points that look the same.
+//! Reduces the points of a line without changing how it looks.
 
 /// Points of a line at most: a wide screen shows no more, and a page stays small however long the run.
 pub const MOST_POINTS: usize = 1000;

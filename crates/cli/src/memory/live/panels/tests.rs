@@ -16,7 +16,7 @@ fn reading() -> Reading {
     let (bytes, step) = (17_400_000_000, Some(83));
     assessment.plateau = Some(Plateau { bytes, low: bytes, high: bytes, step });
     assessment.advice = vec!["Decode images into private copies.".into()];
-    assessment.evidence = (1..=30).map(|number| format!("Reason {number} of many reasons.")).collect();
+    assessment.evidence = (1..=30).map(|number| format!("Reason {number} of many reasons.").into()).collect();
     reading
 }
 

@@ -2,18 +2,37 @@
 //!
 //! psrecord calls its unit MB and divides by 2^20.
 
-use super::reader::{LineParser, Parsed};
-use crate::Sample;
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
+use crate::{
+    Sample,
+    trace::{ReadOptions, TraceError, lines::excerpt},
+};
 
 const MIB: f64 = 1048576.0;
 
-/// Parser of psrecord lines.
+/// The format, and the parser of its lines.
 pub(super) struct Psrecord;
 
-impl Psrecord {
-    pub(super) fn recognises(first: &[u8]) -> bool {
+impl TraceFormat for Psrecord {
+    fn name(&self) -> &'static str {
+        "a psrecord log"
+    }
+
+    fn expected(&self) -> &'static str {
+        "lines of elapsed seconds, CPU %, real MB, virtual MB"
+    }
+
+    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
         let text = String::from_utf8_lossy(first).to_ascii_lowercase();
         text.starts_with('#') && text.contains("elapsed time") && text.contains("real")
+    }
+
+    fn open(&self, _file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        Ok(Opened::without_header(Self))
+    }
+
+    fn begins_with_comment(&self) -> bool {
+        true
     }
 }
 
@@ -37,15 +56,5 @@ impl LineParser for Psrecord {
             }
             _ => Err(expected()),
         }
-    }
-}
-
-/// The beginning of a line, for an error message.
-pub(super) fn excerpt(line: &str) -> String {
-    const SHOWN: usize = 60;
-    let line = line.trim();
-    match line.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line.to_owned(),
     }
 }

@@ -3,27 +3,42 @@
 //! memory_profiler divides by 2^20. Children follow their parent's line with the same time and are added to
 //! it.
 
-use super::{
-    psrecord::excerpt,
-    reader::{LineParser, Parsed},
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
+use crate::{
+    Sample,
+    trace::{ReadOptions, TraceError, lines::excerpt},
 };
-use crate::Sample;
 
 const MIB: f64 = 1048576.0;
 
-/// Parser of mprof lines; holds a sample back until its children were read.
-#[derive(Default)]
-pub(super) struct Mprof {
-    pending: Option<Sample>,
-}
+/// The format.
+pub(super) struct Mprof;
 
-impl Mprof {
-    pub(super) fn recognises(first: &[u8]) -> bool {
+impl TraceFormat for Mprof {
+    fn name(&self) -> &'static str {
+        "an mprof log"
+    }
+
+    fn expected(&self) -> &'static str {
+        "lines such as 'MEM 162.4 1718000000.5'"
+    }
+
+    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
         first.starts_with(b"CMDLINE ") || first.starts_with(b"MEM ")
+    }
+
+    fn open(&self, _file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        Ok(Opened::without_header(Parser::default()))
     }
 }
 
-impl LineParser for Mprof {
+/// The parser of its lines; holds a sample back until its children were read.
+#[derive(Default)]
+struct Parser {
+    pending: Option<Sample>,
+}
+
+impl LineParser for Parser {
     fn line(&mut self, line: &[u8]) -> Parsed {
         let text = String::from_utf8_lossy(line);
         let mut words = text.split_whitespace();

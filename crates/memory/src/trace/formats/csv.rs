@@ -2,28 +2,28 @@
 //!
 //! `rss`, `rss_mb`, `RSS (MiB)` and `memory [GB]` are all understood (see `key`). Separators are comma,
 //! semicolon or tab. A first pass (`survey`) settles what the header leaves open: the unit of sizes and
-//! times, and whether the rows are in order. A column that is not known is ignored, a row without memory is
-//! passed over, a cell that is no number makes the row unreadable.
+//! times, and whether the rows are in order. Unknown columns are ignored and rows without memory are skipped.
+//! A cell that is not a number makes its row unreadable.
 
-use super::{
-    TraceError,
-    figure::{self, Found, Wanted},
-    input::Input,
-    key,
-    lines::{clock_time, date_time, since_1970},
-    options::{ReadOptions, assumed, only_unit},
-    psrecord::excerpt,
-    reader::{LineParser, Parsed},
-    survey::{Order, Survey},
-    table_writers::{self, writer_columns},
-    writers::{Choice, Unknown, Writers},
-};
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     Sample,
+    sentence::{Sentence, Setting},
+    trace::{
+        ReadOptions, TraceError,
+        figure::{self, Found, Wanted},
+        input::Input,
+        key,
+        lines::{clock_time, date_time, excerpt, since_1970},
+        options::{assumed, only_unit},
+        survey::{Order, Survey},
+        table_writers::{self, is_missing, writer_columns},
+        writers::{Choice, Unknown, Writers},
+    },
     units::{self, SizeUnit, counted, time_unit, unit_bytes},
 };
 
-/// What a column holds. Units are `None` as long as nobody says them.
+/// What a column holds. A unit is `None` until it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Column {
     Time(Option<f64>),
@@ -49,24 +49,53 @@ enum SizeColumn {
     Available,
 }
 
-/// Parser of rows.
-pub(super) struct Csv {
+/// The format.
+pub(super) struct Table;
+
+impl TraceFormat for Table {
+    fn name(&self) -> &'static str {
+        "a CSV table"
+    }
+
+    fn expected(&self) -> &'static str {
+        "rows below the header"
+    }
+
+    fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool {
+        options.memory.is_none() && Csv::from_header(first, options).is_some()
+    }
+
+    fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        let Beginning { first, line, parts, input, options } = *file;
+        let no_column = |what| TraceError::NoColumn { path: input.path().to_owned(), line, what };
+        let csv = Csv::from_header(first, options).unwrap_or_else(|| Err("expected a header".to_owned()));
+        let csv = csv.map_err(no_column)?.settle(input, parts, options)?;
+        Ok(Opened::with_header(csv, None))
+    }
+
+    fn tells_processes(&self) -> bool {
+        true
+    }
+}
+
+/// The parser of its rows.
+struct Csv {
     separator: char,
     names: Vec<String>,
     columns: Vec<Column>,
-    /// Columns with the same memory of several processes or runs, with the names of these.
+    /// Columns with the same figure of several processes or runs, with their names.
     alike: Vec<(usize, String)>,
-    /// Columns that say which process or run a row is of, with what they call it.
+    /// Columns that say whose a row is, each with its kind.
     written_by: Vec<(usize, &'static str)>,
-    /// Whose rows are read, where they are of several.
+    /// Whose rows are read, where the table has several processes.
     writer: Option<Choice>,
     order: Order,
-    notes: Vec<String>,
+    notes: Vec<Sentence>,
 }
 
 impl Csv {
     /// Reads the header, if the line is one: two or more names, and at least one of them memory.
-    pub(super) fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
+    fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(first).ok()?;
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
@@ -120,12 +149,7 @@ impl Csv {
     }
 
     /// Looks through the rows and settles what the header leaves open.
-    pub(super) fn settle(
-        mut self,
-        input: &Input,
-        header: u64,
-        options: &ReadOptions,
-    ) -> Result<Self, TraceError> {
+    fn settle(mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         self.choose_writer(input, header, options)?;
         let memory = self.memory_column();
@@ -166,7 +190,7 @@ impl Csv {
         self.alike = table_writers::alike(&self.names, memory, candidates);
     }
 
-    /// Settles whose memory is read, where columns or rows are of several.
+    /// Settles whose memory is read, where the table has several processes.
     fn choose_writer(&mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<(), TraceError> {
         let memory = self.memory_column();
         let in_columns = self.alike.len() > 1;
@@ -238,7 +262,7 @@ impl Csv {
         of(SizeColumn::Anon).or_else(|| of(SizeColumn::Rss)).or_else(|| of(SizeColumn::Pss)).unwrap_or(0)
     }
 
-    /// Gives sizes their unit, or the largest number if no unit is certain.
+    /// Settles the unit of sizes; the error is the largest number, if no unit is certain.
     fn settle_size(&mut self, memory: usize, survey: &Survey, options: &ReadOptions) -> Result<(), f64> {
         let Column::Size(_, named) = self.columns[memory] else { return Ok(()) };
         let given = options.unit.map(|unit| unit.0 as f64);
@@ -270,18 +294,16 @@ impl Csv {
         } else if named.is_none() {
             let milliseconds = survey.counts_milliseconds();
             *named = Some(if milliseconds { 1e-3 } else { 1.0 });
-            if milliseconds {
-                let name = &self.names[time];
-                self.notes.push(format!(
-                    "Column '{name}' has no unit: it was taken for milliseconds (--time-unit says another)."
-                ));
-            } else if let Some(seconds) = survey.odd_interval() {
-                let name = &self.names[time];
-                self.notes.push(format!(
-                    "Column '{name}' has no unit: it was taken for seconds, with {seconds:.0} between two rows \
-                     (--time-unit says another)."
-                ));
-            }
+            let taken_for = if milliseconds {
+                Some("milliseconds".to_owned())
+            } else {
+                survey.odd_interval().map(|seconds| format!("seconds, with {seconds:.0} between two rows"))
+            };
+            let name = &self.names[time];
+            self.notes.extend(taken_for.map(|unit| {
+                let text = format!("Column '{name}' has no unit: it was taken for {unit}.");
+                Sentence::about(Setting::TimeUnit, text)
+            }));
         }
     }
 }
@@ -292,8 +314,8 @@ fn is_header(names: &[String], columns: &[Column]) -> bool {
     known && names.iter().all(|name| name.len() < 80 && !name.contains(": ") && !name.contains('='))
 }
 
-/// Of several columns with resident memory the one whose name says most plainly that it is the process's
-/// stays; of several with the step, that of the optimizer.
+/// Of several columns with resident memory, keeps the one whose name says most plainly that it is the
+/// process's; of several with the step, the optimizer's.
 fn take_best(columns: &mut [Column], names: &[String]) {
     let rank = |at: usize| key::subject(&key::words(&names[at]));
     let resident = |column: &Column| matches!(column, Column::Size(SizeColumn::Rss, _));
@@ -431,17 +453,13 @@ impl LineParser for Csv {
         split(&String::from_utf8_lossy(line), self.separator).len() < self.columns.len()
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Sentence] {
         &self.notes
     }
 
     fn order(&self) -> Order {
         self.order
     }
-}
-
-pub(super) fn is_missing(field: &str) -> bool {
-    ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
 /// A date with its time, or a time alone.

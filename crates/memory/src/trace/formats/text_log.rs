@@ -1,25 +1,25 @@
 //! Training logs: lines that name a step and an amount of memory, such as `Step 10: ..., Process RAM: 5552
 //! MB`.
 //!
-//! Lines without a memory figure are passed over, for a log has many of them. A log may tell several amounts
-//! (the process's, the machine's): a first pass counts them, and only one kind is read, so that the curve is
-//! of one thing; where several processes write into it, the lines of one are read (see `writers`). MB is 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as they are from a
-//! running command's output.
+//! Lines without a memory figure are skipped: a log has many of them. A log may tell several amounts (the
+//! process's, the machine's). A first pass counts them, and only one kind is read, so that the curve is of
+//! one thing. Where several processes write into one log, the lines of one are read (see `writers`). MB is
+//! 10^6 bytes and MiB 2^20, as written. Steps and epochs are read as from a running command's output.
 
-use super::{
-    TraceError,
-    figure::{self, Found, Wanted},
-    input::Input,
-    key::Subject,
-    lines::{Lines, time_in_line},
-    options::{ReadOptions, assumed, only_unit},
-    psrecord::excerpt,
-    reader::{LineParser, Parsed},
-    writers::{Choice, MOST_WRITERS, Unknown, Writers, signature},
-};
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     RunFacts, Sample,
+    sentence::Sentence,
     steps::{LineReader, Progress, StepBoard, plain},
+    trace::{
+        ReadOptions, TraceError,
+        figure::{self, Found, Wanted},
+        input::Input,
+        key::Subject,
+        lines::{Lines, excerpt, time_in_line},
+        options::{assumed, only_unit},
+        writers::{Choice, MOST_WRITERS, Unknown, Writers, signature},
+    },
     units::{counted, number, unit_bytes},
 };
 use std::{
@@ -31,7 +31,7 @@ use std::{
 /// A longer line is a dumped array or an encoded image, not a line of progress.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// What figures have in common that may be put into one curve.
+/// The kind of a figure; only figures of one kind make a curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     subject: Subject,
@@ -48,12 +48,37 @@ impl Kind {
     }
 }
 
-/// Parser of log lines.
-pub(super) struct TextLog {
+/// The format. Any text is a log: it is the last in the list.
+pub(super) struct Log;
+
+impl TraceFormat for Log {
+    fn name(&self) -> &'static str {
+        "a training log"
+    }
+
+    fn expected(&self) -> &'static str {
+        "lines such as 'Step 10 ... RAM: 5552 MB' or {\"step\": 10, \"rss_mb\": 5552}"
+    }
+
+    fn recognises(&self, _first: &[u8], _options: &ReadOptions) -> bool {
+        true
+    }
+
+    fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        Ok(Opened::without_header(TextLog::new(file.input, file.options)?))
+    }
+
+    fn tells_processes(&self) -> bool {
+        true
+    }
+}
+
+/// The parser of its lines.
+struct TextLog {
     options: ReadOptions,
     /// The kind that is read; `None` where there is none.
     kind: Option<Kind>,
-    /// Bytes in one of what has no unit.
+    /// The unit assumed for figures without one, in bytes.
     bare_unit: Option<f64>,
     /// Whose lines are read, where several processes wrote the log.
     writer: Option<Choice>,
@@ -61,14 +86,14 @@ pub(super) struct TextLog {
     /// Reads lines of other processes, whose bars must not be mixed with those of the one that is judged.
     other_steps: LineReader,
     board: StepBoard,
-    /// The epoch that was told since the last sample; told again, an old one would look like one that stands
-    /// still.
+    /// The epoch that was told since the last sample. Repeating an older one would look like an epoch that
+    /// stands still.
     epoch: Option<f64>,
     /// Whether the log tells epochs as positions in the run, such as 0.12.
     tells_position: bool,
     /// Time of the last line that had one.
     time: f64,
-    notes: Vec<String>,
+    notes: Vec<Sentence>,
 }
 
 /// What a log holds, kind by kind.
@@ -88,7 +113,7 @@ fn look_through(input: &Input, mut see: impl FnMut(&str) -> bool) -> std::io::Re
         match lines.next() {
             Ok(Some(line)) => has_found = see(&String::from_utf8_lossy(line)),
             Ok(None) => return Ok(()),
-            // What stands before a cut can still be read; the reader meets the same end and says so.
+            // The part before a cut can still be read; the reader meets the same cut and reports it.
             Err(_) if has_found => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -124,9 +149,9 @@ impl Survey {
         }
     }
 
-    /// The kind that says most plainly that it is the process's, of those that are told about as often as
-    /// any. What has no unit needs one that is certain, and must not be somebody's unnamed memory, which
-    /// often is a GPU's.
+    /// Of the kinds that appear about as often as any, the one that says most plainly that it is the
+    /// process's. Figures without a unit need one that is certain, and an owner: unnamed memory is often a
+    /// GPU's.
     fn choose(&self) -> Option<Kind> {
         let usable = |(kind, (_, largest)): &(&Kind, &(u64, f64))| {
             kind.has_unit || (kind.subject != Subject::Unsaid && only_unit(*largest).is_some())
@@ -184,7 +209,7 @@ fn figures(line: &str, options: &ReadOptions) -> Vec<Found> {
 
 impl TextLog {
     /// Looks through the log and settles what is read from it.
-    pub(super) fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         let survey = Survey::of(input, options).map_err(io_error)?;
         let kind = survey.choose();
@@ -276,9 +301,10 @@ impl TextLog {
                 Subject::Ram => "main memory was read",
                 Subject::Unsaid | Subject::Machine => "the most frequent kind was read",
             };
-            self.notes.push(format!(
+            let note = format!(
                 "The log tells several kinds of memory: {whose}; {figures} of another kind left out."
-            ));
+            );
+            self.notes.push(note.into());
         }
     }
 
@@ -308,7 +334,7 @@ impl LineParser for TextLog {
         }
         let text: Cow<'_, str> = String::from_utf8_lossy(line);
         let is_judged = self.is_judged(&text);
-        // Ranks go in step, so where the one that is judged tells no steps, those of others are its own, too.
+        // Ranks advance together, so where the judged one tells no steps, those of others are used.
         let is_foreign = !is_judged && self.writer.as_ref().is_some_and(|writer| writer.tells_steps);
         let (board, mut epoch) = (&self.board, None);
         let mut number = None;
@@ -329,12 +355,12 @@ impl LineParser for TextLog {
             return Ok(None);
         }
         let Some(bytes) = self.amount(&text)? else { return Ok(None) };
-        let step = self.board.now(&RunFacts::default()).0;
+        let step = self.board.now(&RunFacts::default()).step;
         let rss = bytes.round() as u64;
         Ok(Some(Sample { t: self.time, step, epoch: self.epoch.take(), rss, ..Sample::default() }))
     }
 
-    fn notes(&self) -> &[String] {
+    fn notes(&self) -> &[Sentence] {
         &self.notes
     }
 

@@ -1,30 +1,25 @@
-//! The line to `memory run`, where there is one: steps go out, notices of a limit come in.
+//! The trainer's end of the socket: tells facts and steps, and hears of limits.
 //!
-//! In comes the address in `MODEL_GARDEN_SOCKET`; out go datagrams with exact steps, and a notice becomes a reason to write a
-//! checkpoint and stop. A supervisor that is gone or does not listen never disturbs the training.
+//! A [`SupervisorLink`] sends to the address in [`SOCKET_VARIABLE`] and gives the reason when the supervisor
+//! asks for a checkpoint and the end. A supervisor that is gone or does not listen never disturbs the
+//! training.
 
-use garden_memory::{RunFacts, steps::SOCKET_VARIABLE};
-use serde::Deserialize;
+use super::{
+    LimitAction, LimitNotice, SOCKET_VARIABLE, SupervisorMessage,
+    protocol::{LONGEST_MESSAGE, TrainerMessage},
+};
+use crate::RunFacts;
 use std::{os::unix::net::UnixDatagram, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
-/// How long the last step may wait for a supervisor that does not get to read: a queue holds ten messages, and a busy machine can
-/// leave it full for some time. Steps before the last are told by the next one.
+/// How long the last step may wait for a supervisor that does not get to read: a queue holds ten messages,
+/// and a busy machine can leave it full for some time. A step before the last need not wait: the next one
+/// says as much.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// A longer message is no notice.
-const LONGEST_NOTICE: usize = 8192;
 
-#[derive(Deserialize)]
-struct Notice {
-    event: String,
-    action: String,
-    #[serde(default)]
-    reason: String,
-}
-
-/// The trainer's end of the line.
+/// The trainer's end of the socket; without a supervisor every call does nothing.
 #[derive(Debug, Default)]
-pub(crate) struct SupervisorLink {
+pub struct SupervisorLink {
     line: Option<Line>,
 }
 
@@ -37,32 +32,32 @@ struct Line {
 }
 
 impl SupervisorLink {
-    /// The line that the environment names, if any.
+    /// The link to the socket that the environment names, if it names one.
     pub fn from_environment() -> Self {
         let supervisor = std::env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         Self { line: supervisor.and_then(|path| Line::open(path.into())) }
     }
 
     #[cfg(test)]
-    pub fn to(supervisor: PathBuf) -> Self {
+    fn to(supervisor: PathBuf) -> Self {
         Self { line: Line::open(supervisor) }
     }
 
-    /// Says how large the dataset and a step are.
+    /// Tells how large the dataset and a step are.
     pub fn tell_facts(&self, facts: &RunFacts) {
-        self.send(serde_json::json!({
-            "dataset_size": facts.dataset_size,
-            "samples_per_step": facts.samples_per_step,
-            "steps_per_epoch": facts.steps_per_epoch,
-        }));
+        self.send(TrainerMessage::Facts {
+            dataset_size: facts.dataset_size,
+            samples_per_step: facts.samples_per_step,
+            steps_per_epoch: facts.steps_per_epoch,
+        });
     }
 
-    /// Says which step is done.
+    /// Tells which step is done.
     pub fn tell_step(&self, step: u64, epoch: f64) {
-        self.send(serde_json::json!({ "step": step, "epoch": epoch }));
+        self.send(TrainerMessage::Step { epoch, step });
     }
 
-    /// Says which step was the last; no other will make up for this message.
+    /// Tells the last step, and waits a moment for a busy supervisor: no later message repeats it.
     pub fn tell_last_step(&self, step: u64, epoch: f64) {
         if let Some(line) = &self.line {
             let _ = line.socket.set_write_timeout(Some(LAST_PATIENCE));
@@ -72,24 +67,28 @@ impl SupervisorLink {
         }
     }
 
-    fn send(&self, message: serde_json::Value) {
+    fn send(&self, message: TrainerMessage) {
         if let Some(line) = &self.line {
-            let _ = line.socket.send_to(message.to_string().as_bytes(), &line.supervisor);
+            let _ = line.socket.send_to(&message.to_bytes(), &line.supervisor);
         }
     }
 
     /// Why the supervisor wants a checkpoint and the end, if it does.
     pub fn limit_notice(&self) -> Option<String> {
         let line = self.line.as_ref()?;
-        let mut buffer = [0; LONGEST_NOTICE];
-        let mut reason = None;
+        let mut buffer = [0; LONGEST_MESSAGE];
+        let mut wanted = None;
         while let Ok(length) = line.socket.recv(&mut buffer) {
-            let notice = serde_json::from_slice::<Notice>(&buffer[..length]).ok();
-            let wanted =
-                notice.filter(|notice| notice.event == "memory-limit" && notice.action == "checkpoint");
-            reason = wanted.map(|notice| notice.reason).or(reason);
+            if let Some(SupervisorMessage::MemoryLimit(LimitNotice {
+                action: LimitAction::Checkpoint,
+                reason,
+                ..
+            })) = SupervisorMessage::read(&buffer[..length])
+            {
+                wanted = Some(reason);
+            }
         }
-        reason
+        wanted
     }
 }
 

@@ -1,17 +1,36 @@
 //! Our own format: a header line, then one JSON object a sample.
 
-use super::{
-    TRACE_VERSION, TraceHeader,
-    reader::{LineParser, Parsed},
+use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
+use crate::{
+    Sample,
+    trace::{ReadOptions, TRACE_VERSION, TraceError, TraceHeader},
 };
-use crate::Sample;
 
-/// Parser of sample lines.
+/// The format, and the parser of its lines.
 pub(super) struct Jsonl;
 
+impl TraceFormat for Jsonl {
+    fn name(&self) -> &'static str {
+        "a trace of Model Garden"
+    }
+
+    fn expected(&self) -> &'static str {
+        r#"lines such as {"t": 1.0, "step": 1, "rss": 5552000000, ...}"#
+    }
+
+    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
+        Self::header(first).is_some()
+    }
+
+    fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError> {
+        let header = Self::header(file.first).transpose().map_err(|what| file.malformed(what))?;
+        Ok(Opened::with_header(Self, header))
+    }
+}
+
 impl Jsonl {
-    /// Reads the first line as a header, or says that the file is no such trace.
-    pub(super) fn header(first: &[u8]) -> Option<Result<TraceHeader, String>> {
+    /// Reads the first line as a header; `None` if the file is not such a trace.
+    fn header(first: &[u8]) -> Option<Result<TraceHeader, String>> {
         let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(first).ok()?;
         if !object.contains_key("trace") {
             // A log of JSON objects is somebody else's; samples without a header are a trace that lost its
@@ -25,7 +44,10 @@ impl Jsonl {
             if header.trace == TRACE_VERSION {
                 Ok(header)
             } else {
-                Err(format!("the trace is of version '{}'; this reads '{TRACE_VERSION}'", header.trace))
+                Err(format!(
+                    "the trace has version '{}', and only '{TRACE_VERSION}' can be read",
+                    header.trace
+                ))
             }
         }))
     }

@@ -1,11 +1,11 @@
-//! The datagram socket named in `MODEL_GARDEN_SOCKET`: a training callback writes its step, and may hear of limits.
+//! The watcher's end of the socket: collects steps and facts, and tells of limits.
 //!
-//! In come datagrams, one JSON object each; out come reports on the [`StepBoard`], and notices to every sender that
-//! bound an address of its own. A message that cannot be read is counted and otherwise ignored, and a receiver that
-//! does not listen never holds us up.
+//! A [`StepSocket`] reports every message to its [`StepBoard`] and remembers each sender that bound an
+//! address of its own, so that it can be told of a limit. A message that cannot be read is counted and
+//! otherwise ignored. A receiver that does not listen never holds us up.
 
-use super::{Progress, Source, StepBoard};
-use serde::{Deserialize, Serialize};
+use super::protocol::{LONGEST_MESSAGE, SupervisorMessage, progress};
+use crate::steps::{Source, StepBoard};
 use std::{
     io,
     net::Shutdown,
@@ -16,45 +16,10 @@ use std::{
     time::Duration,
 };
 
-/// The environment variable that tells a command where to write.
-pub const SOCKET_VARIABLE: &str = "MODEL_GARDEN_SOCKET";
-/// The version of the messages in both directions. It grows when a key changes its meaning or goes away, not when one is added.
-pub const SOCKET_VERSION: u32 = 1;
-/// A longer message is no progress report.
-const LONGEST_MESSAGE: usize = 8192;
 /// Ranks of one job that may listen for notices; the oldest is forgotten beyond that.
 const MOST_LISTENERS: usize = 64;
 /// A listener whose queue is full misses the notice after this long; the signal still reaches it.
 const SEND_PATIENCE: Duration = Duration::from_millis(100);
-
-/// A message from a callback; unknown keys are ignored.
-#[derive(Debug, Deserialize)]
-struct Message {
-    /// Not told means the first.
-    version: Option<u32>,
-    step: Option<u64>,
-    epoch: Option<f64>,
-    dataset_size: Option<u64>,
-    samples_per_step: Option<u64>,
-    steps_per_epoch: Option<f64>,
-}
-
-/// A message to the callbacks.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Notice {
-    /// What happened: `memory-limit`.
-    pub event: &'static str,
-    /// What to do: `checkpoint` (write one and exit) or `warn`.
-    pub action: &'static str,
-    /// Memory of the tree, in bytes.
-    pub owned: u64,
-    /// The limit, in bytes.
-    pub limit: u64,
-    /// Seconds until the tree is ended.
-    pub grace_seconds: f64,
-    /// Why, as a sentence.
-    pub reason: String,
-}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -92,16 +57,10 @@ impl StepSocket {
     }
 
     /// Tells every listener; returns how many took it.
-    pub fn tell(&self, notice: &Notice) -> usize {
-        #[derive(Serialize)]
-        struct Versioned<'a> {
-            version: u32,
-            #[serde(flatten)]
-            notice: &'a Notice,
-        }
-        let Ok(text) = serde_json::to_vec(&Versioned { version: SOCKET_VERSION, notice }) else { return 0 };
+    pub(crate) fn tell(&self, message: &SupervisorMessage) -> usize {
+        let bytes = message.to_bytes();
         let listeners = lock(&self.shared).listeners.clone();
-        listeners.iter().filter(|listener| self.socket.send_to_addr(&text, listener).is_ok()).count()
+        listeners.iter().filter(|listener| self.socket.send_to_addr(&bytes, listener).is_ok()).count()
     }
 
     /// Messages that could not be read so far.
@@ -148,16 +107,8 @@ fn listen(socket: &UnixDatagram, board: &StepBoard, shared: &Mutex<Shared>) {
 }
 
 fn take_in(bytes: &[u8], board: &StepBoard) -> bool {
-    let Ok(message) = serde_json::from_slice::<Message>(bytes) else { return false };
-    let Message { version, step, epoch, dataset_size, samples_per_step, steps_per_epoch } = message;
-    if version.is_some_and(|version| version > SOCKET_VERSION) {
-        return false;
-    }
-    board.report(
-        Source::Socket,
-        Progress { step, epoch, epoch_number: None, dataset_size, samples_per_step, steps_per_epoch },
-    );
-    true
+    let progress = progress(bytes);
+    progress.map(|progress| board.report(Source::Socket, progress)).is_some()
 }
 
 fn remember(listeners: &mut Vec<SocketAddr>, sender: SocketAddr) {
@@ -174,7 +125,11 @@ fn remember(listeners: &mut Vec<SocketAddr>, sender: SocketAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RunFacts;
+    use crate::{
+        RunFacts,
+        socket::{LimitAction, LimitNotice},
+        steps::Position,
+    };
     use std::time::Instant;
 
     /// Waits for another thread to do its part; the deadline only turns a hang into a failure.
@@ -210,7 +165,7 @@ mod tests {
                 socket.path(),
             )
             .unwrap();
-        until(|| board.now(&RunFacts::default()) == (Some(12), Some(0.5)));
+        until(|| board.now(&RunFacts::default()) == Position { step: Some(12), epoch: Some(0.5) });
         assert_eq!(board.facts(&RunFacts::default()).dataset_size, Some(663));
         assert_eq!(socket.unreadable(), 7);
     }
@@ -224,21 +179,20 @@ mod tests {
         for step in 1..=3 {
             callback.send_to(format!("{{\"step\": {step}}}").as_bytes(), socket.path()).unwrap();
         }
-        until(|| board.now(&RunFacts::default()).0 == Some(3) && !lock(&socket.shared).listeners.is_empty());
-        let notice = Notice {
-            event: "memory-limit",
-            action: "checkpoint",
+        until(|| {
+            board.now(&RunFacts::default()).step == Some(3) && !lock(&socket.shared).listeners.is_empty()
+        });
+        let notice = SupervisorMessage::MemoryLimit(LimitNotice {
+            action: LimitAction::Checkpoint,
             owned: 95,
             limit: 100,
             grace_seconds: 60.0,
             reason: "near".into(),
-        };
+        });
         assert_eq!(socket.tell(&notice), 1);
         let mut buffer = [0; 512];
         let length = callback.recv(&mut buffer).unwrap();
-        let heard: serde_json::Value = serde_json::from_slice(&buffer[..length]).unwrap();
-        assert_eq!((heard["action"].as_str(), heard["owned"].as_u64()), (Some("checkpoint"), Some(95)));
-        assert_eq!(heard["version"], SOCKET_VERSION);
+        assert_eq!(SupervisorMessage::read(&buffer[..length]), Some(notice));
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Signals that reach our process, as messages on a channel.
+//! Signals that reach this process, each with its sender.
 //!
-//! Takes signals and sends each as a [`Wake::Signal`] that also says where it came from. One that was ignored when we
-//! started (as `nohup` arranges) stays ignored, for us and for the command.
+//! A signal that was ignored when the program started (as `nohup` arranges) stays ignored, for this process
+//! and for a command it starts.
 
-use crate::watch::Wake;
 use procfs::process::Process;
 use rustix::process::Signal;
 use signal_hook::{
@@ -11,7 +10,7 @@ use signal_hook::{
     iterator::{SignalsInfo, exfiltrator::WithOrigin},
     low_level::siginfo::{Cause, Origin},
 };
-use std::{io, ops::ControlFlow, str::FromStr, sync::mpsc::Sender, thread};
+use std::{io, ops::ControlFlow, str::FromStr, thread};
 
 /// What a command is told and we pass on; each by its number and name.
 const NAMED: [(i32, &str); 7] = [
@@ -40,7 +39,7 @@ pub struct Heard {
 
 impl Heard {
     /// Whether a key of the terminal sent it: then the kernel told the whole process group in the foreground.
-    pub(super) fn is_by_key(self) -> bool {
+    pub(crate) fn is_by_key(self) -> bool {
         let keys = [consts::SIGINT, consts::SIGQUIT, consts::SIGTSTP];
         self.sender.is_none() && keys.contains(&self.signal)
     }
@@ -60,23 +59,15 @@ pub(crate) fn stop_here() {
     let _ = signal_hook::low_level::emulate_default_handler(consts::SIGTSTP);
 }
 
-/// Sends every signal that arrives from now on to `wakes`.
-pub fn listen(wakes: Sender<Wake>) -> io::Result<()> {
-    on_signals(&[consts::SIGWINCH, consts::SIGTSTP], move |heard| match wakes.send(Wake::Signal(heard)) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(_) => ControlFlow::Break(()),
-    })
-}
-
-/// Those of the signals that are not ignored. Asked before anybody listens to them, it tells which were ignored when the
-/// program started, as `nohup` and `trap ''` arrange, and should stay so.
+/// Those of the signals that are not ignored. Asked before anybody listens to them, it tells which were
+/// ignored when the program started, as `nohup` and `trap ''` arrange, and should stay so.
 pub fn heeded(signals: impl IntoIterator<Item = i32>) -> impl Iterator<Item = i32> {
     let ignored = Process::myself().and_then(|own| own.status()).map_or(0, |status| status.sigign);
     signals.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)
 }
 
 /// Calls `each` for every signal that arrives from now on, of those we pass on and `also`.
-pub(super) fn on_signals(
+pub(crate) fn on_signals(
     also: &[i32],
     each: impl FnMut(Heard) -> ControlFlow<()> + Send + 'static,
 ) -> io::Result<()> {
@@ -88,7 +79,7 @@ pub(super) fn on_signals(
 
 /// The signal that tells a command to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StopSignal(pub(super) Signal);
+pub struct StopSignal(pub(crate) Signal);
 
 impl Default for StopSignal {
     fn default() -> Self {

@@ -1,4 +1,4 @@
-//! What happens to a supervised command, as sentences for people and as JSON for programs.
+//! What happens during a watch or a supervised run, as sentences for people and as JSON for programs.
 
 use crate::{ByteSize, sample::Moment, units::counted};
 use serde::Serialize;
@@ -59,19 +59,19 @@ pub enum Event {
         /// How often that was.
         restarts: u32,
     },
-    /// The tree could not be looked at; told once.
+    /// The tree could not be read; said once.
     LookFailed {
         /// Why.
         error: String,
     },
-    /// What the command prints cannot be passed on; told once a stream.
+    /// The command's output cannot be passed on; said once per stream.
     OutputLost {
-        /// Which stream of ours.
+        /// Which stream of this process.
         stream: String,
         /// Why.
         error: String,
     },
-    /// The trace cannot be written on.
+    /// The trace can no longer be written.
     TraceLost {
         /// Why.
         error: String,
@@ -120,7 +120,7 @@ impl fmt::Display for Event {
             }
             Self::GaveUp { restarts } => {
                 let times = if *restarts == 1 { "once".to_owned() } else { format!("{restarts} times") };
-                write!(f, "not starting again: it was done {times} already")
+                write!(f, "not starting again: it was started again {times} already")
             }
             Self::LookFailed { error } => {
                 write!(f, "the memory cannot be read for now, the watch goes on: {error}")

@@ -19,6 +19,6 @@ mod vision;
 pub use batch::{BatchError, PackedBatch};
 pub use decode::Decoder;
 pub use model::{Model, TrainableTensor};
-pub use plan::{MemoryPlan, PlanError, PlanRequest};
+pub use plan::{MemoryPlan, PlanError, PlanRequest, trained_shapes};
 pub use session::{LossSums, Recompute, Session, SessionError, Stage};
 pub use slots::Shapes;

@@ -24,5 +24,5 @@ pub use checkpoint::Checkpoint;
 pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
 pub use held::Held;
 pub use lora::{Adapter, LayerGroups, LoraPair, LoraSettings};
-pub use parameters::{Linear, Parameter, Part, Role};
+pub use parameters::{Linear, MatrixShape, Parameter, Part, Role};
 pub use weights::{ModelWeights, Precision};

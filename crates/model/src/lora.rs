@@ -5,7 +5,7 @@
 //! that silently trains less than was asked is worse than none.
 
 use crate::config::ModelConfig;
-use crate::parameters::{Linear, linears};
+use crate::parameters::{Linear, MatrixShape, linears};
 use crate::random::Stream;
 use regex::Regex;
 
@@ -217,6 +217,12 @@ impl LoraSettings {
             return Err(LoraError::Nothing { pattern: pattern.clone() });
         }
         Ok(chosen)
+    }
+
+    /// Shapes of the two matrices beside a layer: A, then B.
+    pub fn pair_shapes(&self, inputs: usize, outputs: usize) -> [MatrixShape; 2] {
+        let rank = self.rank;
+        [MatrixShape { rows: rank, columns: inputs }, MatrixShape { rows: outputs, columns: rank }]
     }
 
     /// Number of trainable parameters.

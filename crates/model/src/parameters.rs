@@ -61,7 +61,33 @@ pub struct Parameter {
     pub may_be_nf4: bool,
 }
 
+/// A tensor's shape as a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Its rows; a vector has one.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+}
+
+impl MatrixShape {
+    /// Number of elements.
+    pub fn elements(self) -> usize {
+        self.rows * self.columns
+    }
+}
+
 impl Parameter {
+    /// Its shape as a matrix: the first dimension, and all others together.
+    pub fn matrix(&self) -> MatrixShape {
+        match &*self.shape {
+            [rows, rest @ ..] if !rest.is_empty() => {
+                MatrixShape { rows: *rows, columns: rest.iter().product() }
+            }
+            vector => MatrixShape { rows: 1, columns: vector.iter().product() },
+        }
+    }
+
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()

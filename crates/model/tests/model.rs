@@ -279,7 +279,7 @@ fn request<'a>(golden: &Golden, lora: &'a LoraSettings) -> PlanRequest<'a> {
     PlanRequest {
         held: golden.config().stored(),
         lora: Some(lora),
-        optimizer_bytes: |values| 8 * values,
+        optimizer: 8 * lora.parameters(&golden.config()).unwrap(),
         shapes: SHAPES,
         batches: 0,
         process: 0,

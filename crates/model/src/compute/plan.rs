@@ -9,8 +9,22 @@ use super::training::Training;
 use crate::config::ModelConfig;
 use crate::held::Held;
 use crate::lora::{LoraError, LoraSettings};
-use crate::parameters::parameters;
+use crate::parameters::{Linear, MatrixShape, Parameter, parameters};
 use garden_engine::arena::Purpose;
+
+/// Shapes of the tensors that a run trains, in their order: those of an adapter, or all weights.
+pub fn trained_shapes(
+    config: &ModelConfig,
+    lora: Option<&LoraSettings>,
+) -> Result<Vec<MatrixShape>, LoraError> {
+    Ok(match lora {
+        Some(lora) => {
+            let pair = |linear: &Linear| lora.pair_shapes(linear.inputs, linear.outputs);
+            lora.targets(config)?.iter().flat_map(pair).collect()
+        }
+        None => parameters(config).iter().map(Parameter::matrix).collect(),
+    })
+}
 
 /// How a run holds and trains its model.
 #[derive(Debug, Clone)]
@@ -19,8 +33,8 @@ pub struct PlanRequest<'a> {
     pub held: Held,
     /// The adapter; `None` trains the weights themselves.
     pub lora: Option<&'a LoraSettings>,
-    /// Bytes of optimizer state for a tensor of so many values.
-    pub optimizer_bytes: fn(usize) -> usize,
+    /// Bytes of the optimizer's state for the tensors that [`trained_shapes`] gives.
+    pub optimizer: usize,
     /// The longest batch.
     pub shapes: Shapes,
     /// Batches at work and prepared ahead, and pictures on their way into them, in bytes.
@@ -95,21 +109,14 @@ impl MemoryPlan {
     }
 
     fn without_arena(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Self, PlanError> {
-        let list = parameters(config);
-        let trained: Vec<usize> = match request.lora {
-            Some(lora) => {
-                let sides = |linear: &crate::Linear| [lora.rank * linear.inputs, linear.outputs * lora.rank];
-                lora.targets(config)?.iter().flat_map(sides).collect()
-            }
-            None => list.iter().map(|parameter| parameter.elements()).collect(),
-        };
-        let values: usize = trained.iter().sum();
+        let trained = trained_shapes(config, request.lora)?;
+        let values: usize = trained.into_iter().map(MatrixShape::elements).sum();
         Ok(Self {
             process: request.process,
             weights: request.held.bytes(),
             adapters: if request.lora.is_some() { 4 * values } else { 0 },
             gradients: 4 * values,
-            optimizer: trained.into_iter().map(request.optimizer_bytes).sum(),
+            optimizer: request.optimizer,
             activations: 0,
             recompute: 0,
             work: 0,

@@ -1,7 +1,7 @@
-//! Bytes of a file as f32 values.
+//! Reads bytes of a file as f32 values.
 //!
-//! In come bytes of one of the float types; out come f32 values, or the place of the first that is NaN or infinite.
-//! Lengths are whole elements: the header's check has seen to that.
+//! Takes bytes of one of the float types and gives f32 values, or the place of the first that is NaN or infinite. Lengths
+//! are whole elements: the check of the header guarantees it.
 
 use super::Dtype;
 use half::{bf16, f16};

@@ -231,10 +231,10 @@ struct Learner {
 impl Learner {
     fn new(config: &RunConfig, base_model: &Path, load: &Load) -> Result<Self, RunError> {
         let mut model = VisionModel::load(config, base_model, load, |_| {})?;
-        let mut lengths = Vec::new();
-        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
+        let mut shapes = Vec::new();
+        model.visit(&mut |tensor| shapes.push(tensor.shape));
         let settings = config.trainer();
-        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
         Ok(Self { model, optimizer, rate: config.learning_rate })
     }
 
@@ -246,10 +246,10 @@ impl Learner {
         let sums = self.model.forward_backward(batch, 0)?;
         let scale = 1.0 / sums.label_tokens.max(1) as f32;
         self.optimizer.begin_step();
-        let mut index = 0;
+        let mut number = 0;
         self.model.visit(&mut |tensor| {
-            self.optimizer.update(index, tensor.values, tensor.gradient, self.rate, scale, tensor.decays);
-            index += 1;
+            self.optimizer.update(number, tensor, self.rate, scale);
+            number += 1;
         });
         Ok(())
     }

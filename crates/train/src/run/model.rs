@@ -9,12 +9,12 @@ use crate::{
     merge::{copy_companions, write_config},
     monitor::TensorMemory,
     plan::{Load, Source, check_limit, plan, room},
-    trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
+    trainer::{BatchSums, BoxError, TrainableModel},
 };
 use garden_data::Batch;
 use garden_model::{
     Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights,
-    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session},
+    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session, TrainableTensor},
     parameters::parameters,
     positions::Grid,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
@@ -167,14 +167,7 @@ impl TrainableModel for VisionModel {
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
-        self.session.visit(&mut self.model, &mut |tensor| {
-            visit(TrainableTensor {
-                name: tensor.name,
-                values: tensor.values,
-                gradient: tensor.gradient,
-                decays: tensor.decays,
-            });
-        });
+        self.session.visit(&mut self.model, visit);
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), BoxError> {

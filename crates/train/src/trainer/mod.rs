@@ -10,7 +10,7 @@ mod resume;
 mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
-pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel, TrainableTensor};
+pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel};
 pub use resume::{End, end_of};
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
@@ -59,7 +59,7 @@ pub struct TrainerSettings {
     pub max_steps: Option<u64>,
     /// Batches of one optimizer step.
     pub accumulation: u64,
-    /// How moments are stored.
+    /// The optimizer.
     pub optimizer: OptimizerKind,
     /// The optimizer's constants.
     pub adam: AdamSettings,
@@ -216,9 +216,9 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         checkpoints: CheckpointStore,
         callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     ) -> Self {
-        let mut lengths = Vec::new();
-        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
-        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
+        let mut shapes = Vec::new();
+        model.visit(&mut |tensor| shapes.push(tensor.shape));
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
         let (steps_per_epoch, max_steps) = settings.steps(data.usable_rows(), data.batch_size());
         let state = TrainerState {
             max_steps,
@@ -259,7 +259,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         &self.state
     }
 
-    /// Bytes held for the optimizer's moments.
+    /// Bytes held for the optimizer's state.
     pub fn optimizer_bytes(&self) -> u64 {
         self.optimizer.bytes()
     }
@@ -375,10 +375,10 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         let scale = (scale * SquaredNorm::factor(norm, self.settings.max_gradient_norm)) as f32;
         let optimizer = &mut self.optimizer;
         optimizer.begin_step();
-        let mut index = 0;
+        let mut number = 0;
         self.model.visit(&mut |tensor| {
-            optimizer.update(index, tensor.values, tensor.gradient, rate, scale, tensor.decays);
-            index += 1;
+            optimizer.update(number, tensor, rate, scale);
+            number += 1;
         });
         Ok(norm)
     }

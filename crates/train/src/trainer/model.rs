@@ -4,6 +4,7 @@
 //! the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step, so that how rows are
 //! cut into batches does not change what is learned.
 
+use garden_model::compute::TrainableTensor;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -48,18 +49,6 @@ impl BatchSums {
     pub fn accuracy(&self) -> f64 {
         if self.label_tokens == 0 { 0.0 } else { self.correct as f64 / self.label_tokens as f64 }
     }
-}
-
-/// One trainable tensor.
-pub struct TrainableTensor<'a> {
-    /// Its name, stable from run to run.
-    pub name: &'a str,
-    /// What is trained.
-    pub values: &'a mut [f32],
-    /// The summed gradient.
-    pub gradient: &'a [f32],
-    /// Whether weight decay applies: to matrices, not to biases and norms.
-    pub decays: bool,
 }
 
 /// A model that the trainer can train.

@@ -5,9 +5,10 @@
 
 use super::{BatchSource, Position, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
 use crate::{
-    checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
-    optimizer::StateSlice,
+    checkpoint::{Checkpoint, CheckpointError},
+    optimizer::StateValues,
 };
+use garden_model::tensor_file::{TensorFile, TensorFileError, TensorSpec, TensorWriter};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -111,38 +112,40 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
     /// A checkpoint of values that are not finite would be resumed from, and give nothing but NaN.
     fn check_finite(&mut self) -> Result<(), TrainError> {
         let mut wrong = None;
-        let (optimizer, mut index) = (&mut self.optimizer, 0);
+        let (optimizer, mut number) = (&self.optimizer, 0);
         self.model.visit(&mut |tensor| {
             if !is_finite(tensor.values) {
                 wrong.get_or_insert_with(|| tensor.name.to_owned());
             }
-            for (part, slice) in optimizer.state(index) {
-                if let StateSlice::F32(values) = slice
+            for (part, values) in optimizer.state(number) {
+                if let StateValues::F32(values) = values
                     && !is_finite(values)
                 {
                     wrong.get_or_insert_with(|| format!("the optimizer's {part} of {}", tensor.name));
                 }
             }
-            index += 1;
+            number += 1;
         });
         let step = self.state.global_step;
         wrong.map_or(Ok(()), |tensor| Err(TrainError::NotFinite { step, tensor }))
     }
 
-    fn save_optimizer(&mut self, path: &Path) -> Result<(), CheckpointError> {
+    fn save_optimizer(&mut self, path: &Path) -> Result<(), TensorFileError> {
         let names = self.tensor_names();
-        let optimizer = &mut self.optimizer;
-        write_tensors(path, |visit| {
-            for (index, name) in names.iter().enumerate() {
-                for (part, slice) in optimizer.state(index) {
-                    let slice = match slice {
-                        StateSlice::F32(values) => TensorSlice::F32(values),
-                        StateSlice::U8(codes) => TensorSlice::U8(codes),
-                    };
-                    visit(&format!("{name}.{part}"), slice);
-                }
-            }
-        })
+        let parts = |number| self.optimizer.state(number);
+        let spec = |name: &str, part: &str, values: &StateValues| TensorSpec {
+            name: format!("{name}.{part}"),
+            dtype: values.dtype(),
+            shape: vec![values.elements()],
+        };
+        let specs = names.iter().enumerate();
+        let specs = specs
+            .flat_map(|(number, name)| parts(number).map(move |(part, values)| spec(name, part, values)));
+        let mut writer = TensorWriter::create(path, &specs.collect::<Vec<_>>(), &[])?;
+        for (_, values) in (0..names.len()).flat_map(parts) {
+            writer.write(values.bytes())?;
+        }
+        writer.finish()
     }
 
     fn tensor_names(&mut self) -> Vec<String> {
@@ -151,21 +154,22 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         names
     }
 
+    fn load_optimizer(&mut self, path: &Path) -> Result<(), TensorFileError> {
+        let file = TensorFile::open(path)?;
+        for (number, name) in self.tensor_names().iter().enumerate() {
+            for (part, values) in self.optimizer.state_mut(number) {
+                file.read_into(&format!("{name}.{part}"), values.dtype(), values.bytes_mut())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Continues from a checkpoint whose sums were checked.
     pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let dir = &checkpoint.path;
         let contents = |error: super::BoxError| CheckpointError::Contents(error);
         self.model.load(dir).map_err(contents)?;
-        let file = TensorFile::open(&dir.join(OPTIMIZER))?;
-        for (index, name) in self.tensor_names().iter().enumerate() {
-            for (part, slice) in self.optimizer.state(index) {
-                let name = format!("{name}.{part}");
-                match slice {
-                    StateSlice::F32(values) => file.fill_f32(&name, values)?,
-                    StateSlice::U8(codes) => file.fill_u8(&name, codes)?,
-                }
-            }
-        }
+        self.load_optimizer(&dir.join(OPTIMIZER)).map_err(|error| contents(error.into()))?;
         self.progress = read_json(&dir.join(PROGRESS))?;
         self.optimizer.set_step(self.progress.optimizer_step);
         check_same_rows(&self.progress, &self.settings, dir)?;

@@ -6,6 +6,7 @@ use crate::{
     schedule::{Shape, Warmup},
     testing::uniform,
 };
+use garden_model::{MatrixShape, compute::TrainableTensor};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 const CLASSES: usize = 3;
@@ -77,6 +78,7 @@ impl TrainableModel for ToyModel {
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
         visit(TrainableTensor {
             name: "weights",
+            shape: MatrixShape { rows: CLASSES, columns: FEATURES },
             values: &mut self.weights,
             gradient: &self.gradient,
             decays: true,

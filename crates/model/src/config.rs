@@ -16,6 +16,12 @@ use std::path::{Path, PathBuf};
 /// A config.json is a few kilobytes; anything beyond this is not one.
 const LARGEST_FILE: u64 = 1 << 20;
 
+/// Mean of the red, green and blue samples of an image, on a scale of 0 to 1, as all published models have it. Patches reach
+/// the model as bytes, and the model normalises them itself.
+pub const CHANNEL_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+/// Their standard deviation.
+pub const CHANNEL_DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
+
 /// Why a `config.json` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

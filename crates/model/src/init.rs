@@ -9,7 +9,7 @@ mod weights;
 
 pub use preset::Preset;
 
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN, ConfigError, ModelConfig, VisionConfig};
 use crate::parameters::parameters;
 use crate::tensor_file::TensorFileError;
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ impl Plan {
         for (name, text) in [
             ("config.json", pretty(self.preset.config(&|name| self.tokenizer.id(name)))),
             ("generation_config.json", pretty(generation)),
-            ("preprocessor_config.json", pretty(preprocessor())),
+            ("preprocessor_config.json", pretty(preprocessor(&self.config.vision))),
             ("tokenizer.json", self.tokenizer.to_json().to_string()),
             ("tokenizer_config.json", pretty(self.tokenizer.to_config_json())),
             ("chat_template.jinja", CHAT_TEMPLATE.to_owned()),
@@ -165,10 +165,11 @@ fn is_empty_folder(path: &Path) -> bool {
 }
 
 /// `preprocessor_config.json` with the published limits.
-fn preprocessor() -> Value {
+fn preprocessor(vision: &VisionConfig) -> Value {
     json!({
         "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor",
-        "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]
+        "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size, "merge_size": vision.merge_size,
+        "image_mean": CHANNEL_MEAN, "image_std": CHANNEL_DEVIATION
     })
 }

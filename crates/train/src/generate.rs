@@ -1,17 +1,18 @@
-//! What a model answers to a question with pictures.
+//! Asks a model a question with images.
 //!
-//! In come a model, a conversation that ends with a question, and its pictures still encoded; out comes the answer, told piece by
-//! piece while it grows. Tokenizer, template and image limits are the checkpoint's own, and without a temperature the
-//! answer is the one Hugging Face gives on the same weights.
+//! Takes a model, a conversation that ends with a question, and its images still encoded, and gives the answer, piece by
+//! piece while it grows. Tokenizer, template and image limits are the model's own. Without a temperature the answer is the
+//! one that Hugging Face gives on the same weights.
 
+use crate::model_folder::{ModelFolder, ModelFolderError};
 use garden_data::{
     Conversation, ImageSource, Part, Role, Turn,
-    image::{DecodeLimits, ImageError},
+    image::ImageError,
     processor::{PixelLimits, Processor, ProcessorError, Workspace},
-    text::{Encoder, EncoderError, TextError},
+    text::{Encoder, TextError},
 };
 use garden_model::{
-    Adapter, Checkpoint, ConfigError, ModelConfig, ModelWeights, Precision,
+    Adapter, ModelWeights, Precision,
     adapter_file::AdapterError,
     checkpoint::CheckpointError,
     compute::{Decoder, Model, SessionError},
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 
@@ -32,16 +34,14 @@ const LARGEST_CONFIG: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum GenerateError {
-    #[error("the model: {0}")]
-    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Folder(#[from] ModelFolderError),
     #[error("the model: {0}")]
     Weights(#[from] CheckpointError),
     #[error("the adapter: {0}")]
     Adapter(#[from] AdapterError),
     #[error("the model's processor: {0}")]
     Processor(#[from] ProcessorError),
-    #[error("the model's tokenizer: {0}")]
-    Encoder(#[from] EncoderError),
     #[error(transparent)]
     Sample(#[from] SampleError),
     #[error("picture {number}: {source}")]
@@ -98,15 +98,15 @@ pub struct Answer {
 
 /// Loads a model to ask, with an adapter if one is given; `progress` is told the share loaded.
 pub fn load(
-    folder: &Path,
+    folder: &ModelFolder,
     adapter: Option<&Path>,
     precision: Precision,
     progress: impl FnMut(f32),
 ) -> Result<Model, GenerateError> {
-    let config = ModelConfig::read(folder)?;
+    let config = folder.config().clone();
     // A wrong adapter is told before gigabytes are read.
     let adapter = adapter.map(|adapter| Adapter::read(adapter, &config)).transpose()?;
-    let weights = ModelWeights::load(&Checkpoint::open(folder)?, &config, precision, progress)?;
+    let weights = ModelWeights::load(&folder.weights()?, &config, precision, progress)?;
     Ok(match adapter {
         Some(adapter) => Model::with_adapter(config, weights, adapter),
         None => Model::frozen(config, weights),
@@ -164,7 +164,7 @@ pub struct Prompt {
 
 /// Turns questions into tokens and tokens into words, as one checkpoint does.
 pub struct Interpreter {
-    encoder: Encoder,
+    encoder: Arc<Encoder>,
     processor: Processor,
     work: Workspace,
     ends: Vec<u32>,
@@ -173,22 +173,21 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Reads tokenizer, template and processor of a checkpoint.
-    pub fn from_dir(folder: &Path, pixels: PixelLimits) -> Result<Self, GenerateError> {
-        let config = ModelConfig::read(folder)?;
-        let generation = GenerationConfig::read(folder)?;
+    /// Interprets for the model in a folder, whose images have these limits.
+    pub fn new(folder: &ModelFolder, pixels: PixelLimits) -> Result<Self, GenerateError> {
+        let generation = GenerationConfig::read(folder.path())?;
         let ends = match generation.eos_token_id {
             Some(Ends::One(id)) => vec![id],
             Some(Ends::Several(ids)) => ids,
-            None => config.eos_token_ids,
+            None => folder.config().eos_token_ids.clone(),
         };
         Ok(Self {
-            encoder: Encoder::from_dir(folder)?,
-            processor: Processor::from_dir(folder, pixels, DecodeLimits::default())?,
+            encoder: folder.encoder().clone(),
+            processor: folder.processor(pixels)?,
             work: Workspace::default(),
             ends,
             penalty: generation.repetition_penalty.unwrap_or(1.0),
-            max_positions: config.text.max_positions,
+            max_positions: folder.config().text.max_positions,
         })
     }
 

@@ -11,6 +11,7 @@ pub mod generate;
 pub mod interrupt;
 pub mod isolate;
 pub mod merge;
+mod model_folder;
 pub mod monitor;
 pub mod numbers;
 pub mod optimizer;
@@ -26,6 +27,7 @@ mod supervisor_link;
 pub mod trainer;
 
 pub use garden_engine::simd::{Isa, IsaError};
+pub use model_folder::{Difference, ModelFolder, ModelFolderError};
 
 #[cfg(test)]
 mod testing;

@@ -8,16 +8,13 @@ use super::batch::compact_values;
 use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
 use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
+use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN};
 use garden_engine::arena::Arena;
 use garden_engine::ops::linear::backward_matrix;
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Write, gelu, norm};
 use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
 use rayon::prelude::*;
-
-/// Mean and deviation of the channels, as the checkpoints' processors say.
-const MEAN: [f32; 3] = [0.48145466, 0.4578275, 0.40821073];
-const DEVIATION: [f32; 3] = [0.26862954, 0.261_302_6, 0.275_777_1];
 
 /// Forward over the whole tower; the merged rows end up in `slots.merged`, in window order.
 pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &mut Observer<'_>) {
@@ -79,8 +76,9 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     tokens.for_each(|(to, &token)| {
         let from = &bytes[token as usize * unit * compact..][..unit * compact];
         for (at, (to, from)) in to.chunks_exact_mut(plane).zip(from.chunks_exact(plane)).enumerate() {
-            let channel = at % config.vision.channels % MEAN.len();
-            let (mean, deviation) = (MEAN[channel] * 255.0, DEVIATION[channel] * 255.0);
+            let channel = at % config.vision.channels % CHANNEL_MEAN.len();
+            let (mean, deviation) = (CHANNEL_MEAN[channel] as f32, CHANNEL_DEVIATION[channel] as f32);
+            let (mean, deviation) = (mean * 255.0, deviation * 255.0);
             for (to, from) in to.iter_mut().zip(from) {
                 *to = (f32::from(*from) - mean) / deviation;
             }

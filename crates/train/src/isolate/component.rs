@@ -5,6 +5,7 @@
 
 use crate::{
     config::{RunConfig, TrainOptions},
+    model_folder::ModelFolder,
     optimizer::Optimizer,
     plan::Load,
     run::{RunError, VisionModel, open_data},
@@ -193,12 +194,13 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     // What is held out is not worked on.
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
-    let mut data = open_data(&config, work.base_model, &())?;
+    let folder = ModelFolder::open(work.base_model)?;
+    let mut data = open_data(&config, &folder, &())?;
     let load = data.load;
     let source = &mut data.training;
     let mut learner = match component {
         Component::Collate => None,
-        _ => Some(Learner::new(&config, work.base_model, &load)?),
+        _ => Some(Learner::new(&config, &folder, &load)?),
     };
     let rows = source.rows();
     let mut bench = Bench::new(rows, work.batch_size, work.retain);
@@ -229,8 +231,8 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(config: &RunConfig, base_model: &Path, load: &Load) -> Result<Self, RunError> {
-        let mut model = VisionModel::load(config, base_model, load, |_| {})?;
+    fn new(config: &RunConfig, folder: &ModelFolder, load: &Load) -> Result<Self, RunError> {
+        let mut model = VisionModel::load(config, folder, load, |_| {})?;
         let mut shapes = Vec::new();
         model.visit(&mut |tensor| shapes.push(tensor.shape));
         let settings = config.trainer();

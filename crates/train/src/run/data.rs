@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
+    model_folder::ModelFolder,
     numbers::verb,
     plan::{Load, Supply, workers},
     rows::Rows,
@@ -20,14 +21,14 @@ use garden_data::{
     image::DecodeLimits,
     index,
     overlap::{RowSet, SharedRows, shared_rows},
-    processor::{PixelLimits, Processor},
+    processor::PixelLimits,
     progress::Progress,
     split::SplitChoice,
     survey::{RowCounts, Survey, SurveyOptions, survey},
     text::Encoder,
 };
 use garden_memory::units::counted;
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.
 const SHOWN_CHARACTERS: usize = 300;
@@ -64,7 +65,7 @@ pub struct RunData {
 }
 
 /// Opens and surveys the data of a run.
-pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
+pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) -> Result<RunData, RunError> {
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
     let recipe = recipe(&config.portions, split, config, model, progress)?;
     let rows = recipe.dataset.rows();
@@ -84,7 +85,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     check_parts(&survey, &config.data)?;
     let mut load = Load::surveyed(&survey, config.batch_size);
     let mut one_row = Load::surveyed(&survey, 1);
-    let supply = Supply::new(config, patch_bytes(&recipe), &load);
+    let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &load);
     let part = |share, seed| Rows::new(recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
     let mut training = part(share, Some(seed)).with_usable(survey.rest().used());
@@ -123,7 +124,7 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
             let own = Load::surveyed(&survey, config.batch_size);
             load = load.union(own);
             one_row = one_row.union(Load::surveyed(&survey, 1));
-            let supply = Supply::new(config, patch_bytes(&recipe), &own);
+            let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &own);
             evaluated_on = Some(RowSet { dataset: recipe.dataset.clone(), share: RowShare::All });
             Some(Rows::new(recipe, &config.data, RowShare::All, supply, None))
         }
@@ -152,15 +153,11 @@ pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result
     })
 }
 
-fn patch_bytes(recipe: &Recipe) -> usize {
-    3 * (recipe.processor.config().patch_size as usize).pow(2)
-}
-
 fn recipe(
     portions: &[Portion],
     split: SplitChoice,
     config: &RunConfig,
-    model: &Path,
+    model: &ModelFolder,
     progress: &dyn Progress,
 ) -> Result<Arc<Recipe>, RunError> {
     let data = &config.data;
@@ -175,8 +172,8 @@ fn recipe(
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     Ok(Arc::new(Recipe {
         dataset,
-        processor: Processor::from_dir(model, pixels, DecodeLimits::default())?,
-        encoder: Arc::new(Encoder::from_dir(model)?),
+        processor: model.processor(pixels)?,
+        encoder: model.encoder().clone(),
         train_on: data.train_on,
         max_tokens: Some(data.max_seq_length),
     }))

@@ -19,6 +19,7 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
     config::{Method, RunConfig},
     interrupt::Interrupts,
+    model_folder::{ModelFolder, ModelFolderError},
     monitor::{MemoryMonitor, MemorySummary},
     numbers::{grouped, none_can, verb},
     outputs::loggers::Loggers,
@@ -32,10 +33,9 @@ use crate::{
         TrainerSettings,
     },
 };
-use garden_data::{DataError, hub, processor::ProcessorError, text::EncoderError};
+use garden_data::{DataError, hub, processor::ProcessorError};
 use garden_memory::{RunFacts, units::part};
 use garden_model::{
-    ConfigError,
     adapter_file::AdapterError,
     compute::{PlanError, SessionError},
     lora::LoraError,
@@ -58,8 +58,8 @@ pub enum Ended {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RunError {
-    #[error("the model: {0}")]
-    ModelConfig(#[from] ConfigError),
+    #[error(transparent)]
+    Folder(#[from] ModelFolderError),
     #[error("the model: {0}")]
     Weights(#[from] garden_model::checkpoint::CheckpointError),
     #[error("{0}")]
@@ -82,8 +82,6 @@ pub enum RunError {
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]
     Processor(#[from] ProcessorError),
-    #[error("the model's tokenizer: {0}")]
-    Encoder(#[from] EncoderError),
     #[error("--eval-split holds out {}: nothing is left to train on", part(*held_out, *rows, "row"))]
     NothingLeft { held_out: u64, rows: u64 },
     #[error(
@@ -156,7 +154,8 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
     let identity = RunIdentity::of(config, &base)?;
     // What cannot be gone on from is refused before rows are read and weights are loaded.
     let checkpoint = resume::choose(&config.resume, &store, output, &identity, &screen)?;
-    let mut data = data::open(config, &base, &screen)?;
+    let folder = ModelFolder::open(&base)?;
+    let mut data = data::open(config, &folder, &screen)?;
     let run = Run { config, screen: &screen, store, identity };
     if let Some(checkpoint) = &checkpoint {
         if let Some(end) = run.finished(&data, checkpoint)? {
@@ -173,7 +172,7 @@ pub fn train(config: &RunConfig) -> Result<Ended, RunError> {
         screen.line(&format!("continuing from {}", checkpoint.path.display()));
     }
     let waiting = screen.waiting("loading the model");
-    let mut model = VisionModel::load(config, &base, &data.load, |_| {})?;
+    let mut model = VisionModel::load(config, &folder, &data.load, |_| {})?;
     let loading = waiting.done();
     let (trained, all) = model.parameters();
     let share = 100.0 * trained as f64 / all as f64;

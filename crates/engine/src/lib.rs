@@ -10,6 +10,7 @@ pub mod nf4;
 pub mod ops;
 mod pool;
 pub mod product;
+mod rows;
 pub mod simd;
 pub mod storage;
 pub mod weight;

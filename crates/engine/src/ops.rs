@@ -17,6 +17,8 @@ pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use crate::rows::{Rows, RowsMut};
+
 /// What an operation does with what its output already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {

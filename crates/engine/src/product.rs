@@ -33,6 +33,10 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
     /// `rows x cols`, row by row without gaps.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)

@@ -11,9 +11,10 @@ mod forward;
 mod tile;
 
 pub use backward::{Saved, backward};
-pub use decode::{decode, decode_scratch_len};
+pub use decode::{Heads, Past, decode, decode_scratch_len};
 pub use forward::forward;
 
+use crate::ops::Rows;
 use crate::product::fits;
 
 /// Gives every thread of the pool the room that a task of such heads takes and keeps: which threads get a task is left to
@@ -21,15 +22,6 @@ use crate::product::fits;
 pub fn prepare_threads(shape: &Shape<'_>) {
     let len = forward::largest_scratch(shape).max(backward::largest_scratch(shape));
     rayon::broadcast(|_| tile::with_scratch(len, |_| ()));
-}
-
-/// Rows of heads: head `h` of token `t` starts at `t * stride + h * head_dim`.
-#[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
-    /// Values, from the first head of the first token.
-    pub data: &'a [f32],
-    /// From a token to the next.
-    pub stride: usize,
 }
 
 /// Which heads and tokens see each other.

@@ -1,10 +1,9 @@
 //! Rotary position embedding: pairs of values turned by an angle that grows with the token's position.
 //!
-//! In come rows of heads and a [`Table`] of angles; out come the same rows, turned in place. Value `j` of a head pairs with
-//! value `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles follow the
-//! positions on one axis (text), two (row and column of an image patch) or three (time, row and column).
+//! Takes rows of heads and a [`Table`] of angles, and turns the rows in place. Value `j` of a head pairs with value
+//! `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles follow the positions on one axis (text), two (row and column of an image patch) or three (time, row and column).
 
-use super::rows_per_task;
+use super::{RowsMut, rows_per_task};
 use crate::product::fits;
 use crate::simd::vectorised;
 use rayon::prelude::*;
@@ -71,17 +70,18 @@ pub struct Table<'a> {
     pub half: usize,
 }
 
-/// Turns the first `heads` heads of every row; rows start every `stride` values of `rows`.
-pub fn forward(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
-    turn::<false>(rows, stride, heads, table);
+/// Turns the first `heads` heads of every row.
+pub fn forward(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    turn::<false>(rows, heads, table);
 }
 
 /// Turns gradients back: the inverse of [`forward`].
-pub fn backward(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
-    turn::<true>(rows, stride, heads, table);
+pub fn backward(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    turn::<true>(rows, heads, table);
 }
 
-fn turn<const BACK: bool>(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
+fn turn<const BACK: bool>(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    let RowsMut { data: rows, stride } = rows;
     let Table { cos, sin, half } = table;
     assert!(half > 0 && cos.len() == sin.len(), "angles of a rotation");
     let used = heads.checked_mul(2).and_then(|values| values.checked_mul(half));
@@ -158,9 +158,9 @@ mod tests {
             // The last row ends with its heads, as it does where rows are a part of wider ones.
             let start = numbers.values(tokens * stride - gap);
             let mut rows = start.clone();
-            forward(&mut rows, stride, heads, table);
+            forward(RowsMut { data: &mut rows, stride }, heads, table);
             assert_close("rows", &rows, &reference(&to_f64(&start), stride, heads, table), 1e-6);
-            backward(&mut rows, stride, heads, table);
+            backward(RowsMut { data: &mut rows, stride }, heads, table);
             assert_close("there and back", &rows, &to_f64(&start), 1e-6);
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let table = Table { cos: &cos, sin: &sin, half: 8 };
         let (x, grad_out) = (numbers.values(3 * 20), numbers.values(3 * 20));
         let mut grad = grad_out.clone();
-        backward(&mut grad, 20, 1, table);
+        backward(RowsMut { data: &mut grad, stride: 20 }, 1, table);
         assert_gradient("x", &grad, &x, |x| weighted(&reference(x, 20, 1, table), &grad_out));
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let refuses = |stride: usize, heads: usize| {
             let (cos, sin) = ([1.0; 18], [0.0; 18]);
             let table = Table { cos: &cos, sin: &sin, half: 2 };
-            let turn = || forward(&mut [0.0; 64], stride, heads, table);
+            let turn = || forward(RowsMut { data: &mut [0.0; 64], stride }, heads, table);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn)).is_err()
         };
         assert!(!refuses(4, 1));

@@ -107,7 +107,7 @@ impl Decoder {
         let step = Step {
             model,
             slots: &self.slots,
-            clock: Clock { depth: config.vision.depth, layers: config.text.layers },
+            clock: Clock::of(config),
             training: self.training,
             prepared,
             segments: batch.segments,

@@ -184,7 +184,7 @@ impl Session {
         let step = Step {
             model,
             slots: &self.slots,
-            clock: Clock { depth: model.config().vision.depth, layers: model.config().text.layers },
+            clock: Clock::of(model.config()),
             training: model.training(),
             prepared: &prepared,
             segments: batch.segments,
@@ -247,7 +247,8 @@ pub(super) fn choose(
     shapes: Shapes,
     recompute: Recompute,
 ) -> Result<Planned, SessionError> {
-    let visited = training.visited(config).iter().sum();
+    let visited = training.visited(config);
+    let visited = visited.vision + visited.text;
     let with = |kept| plan(config, shapes, training, kept);
     let budget = match recompute {
         Recompute::Never => return Ok(with(visited)),

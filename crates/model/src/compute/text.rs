@@ -43,7 +43,7 @@ pub(super) fn forward(
         let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
         let past = cache.as_deref_mut().map(|cache| cache.layer(index));
         let pass = pass(step, index, clock.text_forward(index));
-        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, past);
+        pass.forward(arena, block, next, past);
         let [out] = arena.get([next]);
         watch(Stage::TextLayer(index), &out[..pass.rows_after() * width]);
     }
@@ -131,7 +131,7 @@ pub(super) fn backward(
     let (model, slots, clock) = (step.model, step.slots, step.clock);
     let width = model.config().text.hidden_size;
     let below = step.training.through_vision;
-    let lowest = step.training.lowest[1];
+    let lowest = step.training.lowest.text;
     for index in (0..model.config().text.layers).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || below;
         let pass = pass(step, index, clock.text_backward(index));

@@ -10,9 +10,9 @@ use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
 use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN};
 use garden_engine::arena::Arena;
-use garden_engine::ops::linear::backward_matrix;
+use garden_engine::ops::linear::{Input, backward_matrix};
 use garden_engine::ops::rotary::Frequencies;
-use garden_engine::ops::{Write, gelu, norm};
+use garden_engine::ops::{Rows, RowsMut, Write, gelu, norm};
 use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
 use rayon::prelude::*;
 
@@ -37,7 +37,7 @@ pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &
         let block = &slots.vision.blocks[index];
         let next = slots.vision.blocks.get(index + 1).map_or(slots.vision.output, |next| next.input);
         let pass = pass(step, index, clock.vision_forward(index));
-        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, None);
+        pass.forward(arena, block, next, None);
         let [out] = arena.get([next]);
         watch(Stage::VisionBlock(index), &out[..rows * config.vision.hidden_size]);
     }
@@ -134,11 +134,14 @@ fn merge(step: &Step<'_>, arena: &mut Arena) {
     let (of_first, of_second) = narrow[..2 * len].split_at_mut(len);
     let room = &mut Room { dropped, packed };
     project(&first, step.dropout, &normed[..wide], of_first, room);
-    first.linear.forward(&normed[..wide], of_first, merged, (inner, joined), None, room.packed);
+    let input = Input { x: &normed[..wide], narrow: of_first, rows: merged };
+    first.linear.forward(input, RowsMut { data: &mut *inner, stride: joined }, None, room.packed);
     let activated = &mut activated[..merged * joined];
     gelu::forward(&inner[..merged * joined], activated);
     project(&second, step.dropout, activated, of_second, room);
-    second.linear.forward(activated, of_second, merged, (out, config.text.hidden_size), None, room.packed);
+    let input = Input { x: activated, narrow: of_second, rows: merged };
+    let out = RowsMut { data: out, stride: config.text.hidden_size };
+    second.linear.forward(input, out, None, room.packed);
 }
 
 /// Backward from `slots.grad_merged`, in window order, down to the lowest block with something to train.
@@ -149,7 +152,7 @@ pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradi
     }
     arena.reach(clock.merger_backward());
     merge_backward(step, arena, gradients);
-    let lowest = step.training.lowest[0];
+    let lowest = step.training.lowest.vision;
     for index in (0..model.config().vision.depth).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || step.training.full;
         let pass = pass(step, index, clock.vision_backward(index));
@@ -203,7 +206,7 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
     let of_second = Trained {
         projection: &second,
         rows: merged,
-        grad: (&*grad_out, width),
+        grad: Rows { data: grad_out, stride: width },
         narrow: narrow.1,
         mask: second.mask(step.dropout),
     };
@@ -213,7 +216,7 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
     let of_first = Trained {
         projection: &first,
         rows: merged,
-        grad: (&*grad_inner, joined),
+        grad: Rows { data: grad_inner, stride: joined },
         narrow: narrow.0,
         mask: first.mask(step.dropout),
     };
@@ -237,7 +240,8 @@ fn patch_gradient(step: &Step<'_>, arena: &mut Arena, gradient: &mut [f32]) {
         arena.get([slots.patches, slots.grad_folded, slots.vision.grad, slots.grad_patch_scratch]);
     let folded = &mut folded[..width * compact];
     folded.fill(0.0);
-    backward_matrix((grad, width, width), (&patches[..rows * compact], compact), rows, folded, scratch);
+    let (grad, patches) = (Matrix::new(grad, rows, width), Matrix::new(patches, rows, compact));
+    backward_matrix(grad, patches, folded, scratch);
     let (frames, plane) = (config.vision.temporal_patch_size, compact / config.vision.channels);
     for (to, from) in gradient.chunks_exact_mut(frames * plane).zip(folded.chunks_exact(plane)) {
         for to in to.chunks_exact_mut(plane) {

@@ -1,10 +1,11 @@
 //! Attention, forward: a tile of queries passes over the keys with a running maximum and sum.
 //!
-//! In come query, key and value rows; out come attended rows and their log-sum-exp. A task owns some tokens of one
+//! Takes query, key and value rows, and gives attended rows and their log-sum-exp. A task owns some tokens of one
 //! segment for all query heads that share a key head, so that keys and values are rearranged once for the group.
 
 use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
+use crate::ops::RowsMut;
 use crate::ops::math::{exp, exponentials, largest, reference};
 use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
@@ -147,7 +148,8 @@ impl Pass<'_> {
         let rows = g * count + skip..(g + 1) * count;
         let left = Left { data: &queries[rows.start * width..], row: width, step: 1 };
         let size = Size { m: rows.len(), n: padded, k: shape.head_dim };
-        tile::product(lanes, scores, left, keys, (KEYS, KEYS), size, false);
+        let out = RowsMut { data: scores, stride: KEYS };
+        tile::product(lanes, out, left, Rows { data: keys, stride: KEYS }, size, false);
         let results = &mut results[rows.start * width..rows.end * width];
         lanes.enter(
             #[inline(always)]
@@ -164,7 +166,8 @@ impl Pass<'_> {
         );
         let left = Left { data: scores, row: KEYS, step: 1 };
         let size = Size { m: rows.len(), n: width, k: n };
-        tile::product(lanes, results, left, values, (width, width), size, true);
+        let out = RowsMut { data: results, stride: width };
+        tile::product(lanes, out, left, Rows { data: values, stride: width }, size, true);
     }
 
     fn store(&self) {

@@ -1,6 +1,6 @@
-//! A new model with random weights, in a folder that Hugging Face loads as it is.
+//! Makes a new model with random weights, in a folder that Hugging Face loads as it is.
 //!
-//! In come a [`Preset`] and a seed; out comes a folder with configuration, weights, tokenizer, preprocessor settings and chat
+//! Takes a [`Preset`] and a seed, and writes a folder with configuration, weights, tokenizer, processor settings and chat
 //! template. It is made under another name and renamed when it is whole, and the same seed gives the same bytes.
 
 mod preset;
@@ -27,7 +27,7 @@ const CHAT_TEMPLATE: &str = include_str!("init/chat_template.jinja");
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The folder is taken.
-    #[error("{}: is there already and is not an empty folder; choose another --output", .0.display())]
+    #[error("{}: is there already and is not an empty folder", .0.display())]
     Exists(PathBuf),
     /// The disk is too small.
     #[error("{}: {needed} bytes are needed, the disk has {free} free", path.display())]

@@ -1,7 +1,7 @@
 //! Which layers get a LoRA pair, and what a fresh pair holds.
 //!
-//! In come the settings a user gives and a [`ModelConfig`]; out come the chosen [`Linear`] layers and an [`Adapter`] with
-//! PEFT's initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is refused: a run
+//! Takes the user's settings and a [`ModelConfig`], and gives the chosen [`Linear`] layers and an [`Adapter`] with PEFT's
+//! initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is refused: a run
 //! that silently trains less than was asked is worse than none.
 
 use crate::config::ModelConfig;
@@ -29,7 +29,7 @@ pub enum LoraError {
         rule: &'static str,
     },
     /// The pattern is not a regular expression.
-    #[error("--target-modules `{}` is not a regular expression: {source}", as_written(pattern))]
+    #[error("target_modules `{}` is not a regular expression: {source}", as_written(pattern))]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -37,14 +37,14 @@ pub enum LoraError {
         source: regex::Error,
     },
     /// The pattern matches nothing.
-    #[error("--target-modules `{}` matches no layer: {}", as_written(pattern), advice(pattern))]
+    #[error("target_modules `{}` matches no layer: {}", as_written(pattern), advice(pattern))]
     Nothing {
         /// The pattern.
         pattern: String,
     },
     /// The pattern matches a layer that cannot carry a pair.
     #[error(
-        "--target-modules `{}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA",
+        "target_modules `{}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA",
         as_written(pattern)
     )]
     Unfit {
@@ -58,7 +58,7 @@ pub enum LoraError {
     NoGroup,
 }
 
-/// Groups of layers, as the flags `--finetune-...` choose them.
+/// Groups of layers to train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerGroups {
     /// The vision tower.

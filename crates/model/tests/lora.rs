@@ -264,18 +264,18 @@ fn settings_may_begin_with_a_byte_order_mark() {
 fn a_choice_of_layers_is_refused_in_the_words_that_were_written() {
     let refused = |words: &str| settings(&target_pattern(words)).targets(&config()).unwrap_err().to_string();
     for word in ["all_linear", "all linear", "ALL_LINEAR", "alllinear"] {
-        let expected = format!("--target-modules `{word}` matches no layer: did you mean `all-linear`?");
+        let expected = format!("target_modules `{word}` matches no layer: did you mean `all-linear`?");
         assert_eq!(refused(word), expected);
     }
     let names = refused("query, self_attn.value");
     assert!(
-        names.starts_with("--target-modules `query,self_attn.value` matches no layer: give names"),
+        names.starts_with("target_modules `query,self_attn.value` matches no layer: give names"),
         "{names}"
     );
     let pattern = refused(r"(.*\.)?x(a|b)");
-    assert!(pattern.starts_with(r"--target-modules `(.*\.)?x(a|b)` matches no layer"), "{pattern}");
+    assert!(pattern.starts_with(r"target_modules `(.*\.)?x(a|b)` matches no layer"), "{pattern}");
     let head = refused("lm_head");
-    assert!(head.starts_with("--target-modules `lm_head` matches `lm_head`, but only"), "{head}");
+    assert!(head.starts_with("target_modules `lm_head` matches `lm_head`, but only"), "{head}");
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl Quantization {
         require(
             !self.load_in_8bit,
             "quantization_config.load_in_8bit",
-            "is set; 8-bit checkpoints are not read, use the 16-bit one with --load-in-8bit",
+            "is set; 8-bit checkpoints are not read, use the 16-bit one",
         )?;
         let kind = self.bnb_4bit_quant_type.as_deref().unwrap_or("fp4");
         require(

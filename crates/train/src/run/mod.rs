@@ -29,8 +29,8 @@ use crate::{
     schedule::{Schedule, ScheduleError},
     screen::{ProgressDisplay, Screen},
     trainer::{
-        self, BatchSource, BoxError, Callback, EarlyStopping, End, Outcome, StopReason, TrainError, Trainer,
-        TrainerSettings,
+        self, BatchSource, BoxError, Callback, EarlyStopping, End, Outcome, StepPlan, StopReason, TrainError,
+        Trainer, TrainerSettings, TrainingData,
     },
 };
 use garden_data::{DataError, hub, processor::ProcessorError};
@@ -210,7 +210,7 @@ impl Run<'_> {
     /// "already finished" would claim that these were trained on.
     fn finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<Option<End>, RunError> {
         let settings = self.trainer_settings(data);
-        let (_, steps) = settings.steps(data.training.usable_rows(), data.training.batch_size());
+        let steps = settings.steps(data.training.usable_rows(), data.training.batch_size()).total;
         let patience = self.config.early_stopping_patience;
         let end = trainer::end_of(checkpoint, &settings, steps, patience)?;
         Ok(end.filter(|_| finish::is_delivered(&self.config.output_dir, checkpoint.step)))
@@ -226,10 +226,10 @@ impl Run<'_> {
         let config = self.config;
         let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
-        let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
-        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
+        let StepPlan { per_epoch, total } = settings.steps(rows, batch_size);
+        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, total)?;
         self.screen.line(&format!(
-            "steps: {steps} of {batch_size} x {} rows, {steps_per_epoch} an epoch",
+            "steps: {total} of {batch_size} x {} rows, {per_epoch} an epoch",
             config.accumulation
         ));
         let facts = RunFacts {
@@ -259,10 +259,8 @@ impl Run<'_> {
         callbacks.push(interrupts);
         callbacks.push(&mut loggers);
         callbacks.push(&mut display);
-        let evaluation = data.evaluation.as_mut();
-        let store = self.store.clone();
-        let mut trainer =
-            Trainer::new(model, &mut data.training, evaluation, settings, schedule, store, callbacks);
+        let rows = TrainingData { training: &mut data.training, evaluation: data.evaluation.as_mut() };
+        let mut trainer = Trainer::new(model, rows, settings, schedule, self.store.clone(), callbacks);
         trainer.carry(SETTINGS_FILE, self.identity.to_bytes());
         if let Some(checkpoint) = checkpoint {
             trainer.resume(checkpoint)?;

@@ -1,17 +1,20 @@
-//! The training loop: batches in, an updated model out, with evaluations, logs and checkpoints on the way.
+//! The training loop, with evaluations, logs and checkpoints on the way.
 //!
-//! In come a model, its data, settings and callbacks; out comes how the run ended. What a step does depends on the seed, the
+//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends on the seed, the
 //! settings and the step's number alone, so a run that is killed and resumed ends with the same bits as one that was not.
 
 mod callback;
+mod end;
 mod evaluation;
 mod model;
+mod progress;
 mod resume;
+mod save;
 mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
+pub use end::{End, end_of};
 pub use model::{BatchSource, BatchSums, BoxError, Position, TrainableModel};
-pub use resume::{End, end_of};
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
@@ -19,7 +22,7 @@ use crate::{
     optimizer::{AdamSettings, Optimizer, OptimizerKind, SquaredNorm},
     schedule::Schedule,
 };
-use resume::Progress;
+use progress::Progress;
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Instant};
 
@@ -79,13 +82,30 @@ pub struct TrainerSettings {
     pub data_fingerprint: u64,
 }
 
+/// How many optimizer steps a run takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepPlan {
+    /// In one epoch.
+    pub per_epoch: u64,
+    /// In the whole run.
+    pub total: u64,
+}
+
+/// The rows of a run.
+pub struct TrainingData<'a, S> {
+    /// To train on.
+    pub training: &'a mut S,
+    /// To evaluate on.
+    pub evaluation: Option<&'a mut S>,
+}
+
 impl TrainerSettings {
-    /// Optimizer steps of one epoch and of the whole run, as Hugging Face's Trainer counts them for the rows that can be used.
-    pub fn steps(&self, usable_rows: u64, batch_size: u64) -> (u64, u64) {
+    /// The steps of a run, as Hugging Face's Trainer counts them for the rows that can be used.
+    pub fn steps(&self, usable_rows: u64, batch_size: u64) -> StepPlan {
         let batches = usable_rows.div_ceil(batch_size.max(1));
         let per_epoch = batches.div_ceil(self.accumulation.max(1)).max(1);
         let by_epochs = (self.epochs * per_epoch as f64).ceil() as u64;
-        (per_epoch, self.max_steps.unwrap_or(by_epochs))
+        StepPlan { per_epoch, total: self.max_steps.unwrap_or(by_epochs) }
     }
 
     /// Whether a run of `max_steps` steps that stands here has nothing left to train.
@@ -209,20 +229,20 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     /// Prepares a run. The schedule must cover the steps that [`TrainerSettings::steps`] gives.
     pub fn new(
         model: &'a mut M,
-        data: &'a mut S,
-        evaluation: Option<&'a mut S>,
+        data: TrainingData<'a, S>,
         settings: TrainerSettings,
         schedule: Schedule,
         checkpoints: CheckpointStore,
         callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     ) -> Self {
+        let TrainingData { training: data, evaluation } = data;
         let mut shapes = Vec::new();
         model.visit(&mut |tensor| shapes.push(tensor.shape));
         let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
-        let (steps_per_epoch, max_steps) = settings.steps(data.usable_rows(), data.batch_size());
+        let steps = settings.steps(data.usable_rows(), data.batch_size());
         let state = TrainerState {
-            max_steps,
-            num_train_epochs: max_steps.div_ceil(steps_per_epoch),
+            max_steps: steps.total,
+            num_train_epochs: steps.total.div_ceil(steps.per_epoch),
             logging_steps: settings.logging_steps,
             eval_steps: settings.evaluate.steps(),
             save_steps: settings.save.steps(),

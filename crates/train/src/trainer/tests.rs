@@ -196,7 +196,7 @@ fn settings() -> TrainerSettings {
 }
 
 fn schedule(settings: &TrainerSettings, data: &ToyData) -> Schedule {
-    let (_, steps) = settings.steps(data.usable_rows(), data.batch_size());
+    let steps = settings.steps(data.usable_rows(), data.batch_size()).total;
     Schedule::new(Shape::Linear, 0.1, Warmup::Steps(2), steps).unwrap()
 }
 
@@ -212,7 +212,8 @@ fn train(
     let store = CheckpointStore::open(dir).unwrap();
     let found = store.newest().unwrap();
     let schedule = schedule(&settings, data);
-    let mut trainer = Trainer::new(&mut model, data, evaluation, settings, schedule, store, callbacks);
+    let rows = TrainingData { training: data, evaluation };
+    let mut trainer = Trainer::new(&mut model, rows, settings, schedule, store, callbacks);
     if let Some(checkpoint) = &found.newest {
         trainer.resume(checkpoint)?;
     }
@@ -280,7 +281,7 @@ fn a_finished_run_has_nothing_left_to_do() {
     assert!(again.noise.is_empty(), "no batch was trained on");
     assert_eq!(outcome.checkpoint.step, outcome.state.max_steps);
     let finished = |settings: &TrainerSettings, patience| {
-        let (_, steps) = settings.steps(20, 4);
+        let steps = settings.steps(20, 4).total;
         end_of(&outcome.checkpoint, settings, steps, patience).map_err(|error| error.to_string())
     };
     assert_eq!(finished(&settings(), None), Ok(Some(End::Steps)));
@@ -480,7 +481,7 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert_eq!(outcome.stopped, Some(StopReason::EarlyStopping));
     assert_eq!((again.weights, again.noise.len()), (first.weights, 0));
     assert_eq!(outcome.state.log_history, stopped.state.log_history);
-    let (_, steps) = settings.steps(20, 4);
+    let steps = settings.steps(20, 4).total;
     let finished = |patience| end_of(&outcome.checkpoint, &settings, steps, Some(patience)).unwrap();
     assert_eq!(finished(2), Some(End::Patience), "more epochs would not make it go on");
     assert_eq!(finished(4), None, "more patience would");

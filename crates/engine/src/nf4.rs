@@ -90,7 +90,8 @@ impl Nf4 {
     }
 
     /// Quantises `values` but keeps the scales in f32.
-    pub fn quantise_plain(values: &[f32]) -> Result<Self, WeightError> {
+    #[cfg(test)]
+    fn quantise_plain(values: &[f32]) -> Result<Self, WeightError> {
         let (packed, scales) = quantise_values(values)?;
         Self::from_parts(values.len(), packed.into(), Scales::Plain(scales.into()))
     }
@@ -127,7 +128,7 @@ impl Nf4 {
     }
 
     /// Writes the values `start..start + out.len()`.
-    pub fn dequantise(&self, start: usize, out: &mut [f32]) {
+    pub(crate) fn dequantise(&self, start: usize, out: &mut [f32]) {
         let mut at = start;
         let mut rest = out;
         while !rest.is_empty() {
@@ -194,3 +195,6 @@ fn quantise_scales(scales: &[f32]) -> Scales {
     }
     Scales::Nested { codes: codes.into(), scales: nested.into(), map: Box::new(*map.values()), offset }
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,7 +46,7 @@ impl<T: Pod> Storage<T> {
     }
 
     /// The elements, to change; a shared storage is copied first.
-    pub fn make_mut(&mut self) -> &mut [T] {
+    pub(crate) fn make_mut(&mut self) -> &mut [T] {
         if let Place::Shared { .. } = self.place {
             self.place = Place::Owned(self.to_vec());
         }

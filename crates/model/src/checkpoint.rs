@@ -10,7 +10,7 @@ use crate::config::ModelConfig;
 use crate::held::Held;
 use crate::parameters::{Parameter, canonical, parameters};
 use crate::tensor_file::{Dtype, TensorEntry, TensorFile, TensorFileError};
-pub use bnb::NF4_PARTS;
+use bnb::NF4_PARTS;
 use garden_engine::{SharedBytes, Storage, StoredAs};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

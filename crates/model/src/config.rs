@@ -196,25 +196,30 @@ impl ModelConfig {
 
 impl TextConfig {
     /// Width of one head.
-    pub fn head_size(&self) -> usize {
+    pub(crate) fn head_size(&self) -> usize {
         self.hidden_size / self.heads
     }
 
     /// Width of all keys (or values) of a token.
-    pub fn kv_size(&self) -> usize {
+    pub(crate) fn kv_size(&self) -> usize {
         self.kv_heads * self.head_size()
     }
 }
 
 impl VisionConfig {
     /// Width of one head.
-    pub fn head_size(&self) -> usize {
+    pub(crate) fn head_size(&self) -> usize {
         self.hidden_size / self.heads
     }
 
     /// Values of one patch as the processor lays them out.
-    pub fn patch_values(&self) -> usize {
-        self.channels * self.temporal_patch_size * self.patch_size * self.patch_size
+    pub(crate) fn patch_values(&self) -> usize {
+        self.temporal_patch_size * self.patch_bytes()
+    }
+
+    /// Bytes of one patch in a batch: a still image has one frame, whatever a patch spans.
+    pub fn patch_bytes(&self) -> usize {
+        self.channels * self.patch_size * self.patch_size
     }
 
     /// Patches that become one token.
@@ -223,17 +228,17 @@ impl VisionConfig {
     }
 
     /// Width of the merger's inner layer: the patches of one token side by side.
-    pub fn merger_size(&self) -> usize {
+    pub(crate) fn merger_size(&self) -> usize {
         self.hidden_size * self.merge_unit()
     }
 
     /// Side of an attention window in merged tokens.
-    pub fn merged_window(&self) -> usize {
+    pub(crate) fn merged_window(&self) -> usize {
         self.window_size / self.merge_size / self.patch_size
     }
 
     /// Whether block `index` sees the whole picture.
-    pub fn is_full_attention(&self, index: usize) -> bool {
+    pub(crate) fn is_full_attention(&self, index: usize) -> bool {
         self.full_attention_blocks.contains(&index)
     }
 }

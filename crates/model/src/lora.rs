@@ -220,7 +220,7 @@ impl LoraSettings {
     }
 
     /// Shapes of the two matrices beside a layer: A, then B.
-    pub fn pair_shapes(&self, inputs: usize, outputs: usize) -> [MatrixShape; 2] {
+    pub(crate) fn pair_shapes(&self, inputs: usize, outputs: usize) -> [MatrixShape; 2] {
         let rank = self.rank;
         [MatrixShape { rows: rank, columns: inputs }, MatrixShape { rows: outputs, columns: rank }]
     }

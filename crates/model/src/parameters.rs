@@ -96,12 +96,12 @@ impl Parameter {
 
 impl Linear {
     /// Whether a LoRA pair can stand beside it.
-    pub fn fits_lora(&self) -> bool {
+    pub(crate) fn fits_lora(&self) -> bool {
         self.role != Role::Head
     }
 
     /// Number of parameters of a LoRA pair of rank `rank` beside it.
-    pub fn lora_parameters(&self, rank: usize) -> usize {
+    pub(crate) fn lora_parameters(&self, rank: usize) -> usize {
         rank * (self.inputs + self.outputs)
     }
 }
@@ -268,5 +268,23 @@ pub fn canonical(name: &str) -> String {
             format!("model.language_model.{rest}")
         }
         _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_both_ages_meet() {
+        for (old, new) in [
+            ("visual.blocks.3.attn.qkv.weight", "model.visual.blocks.3.attn.qkv.weight"),
+            ("model.layers.0.mlp.up_proj.weight", "model.language_model.layers.0.mlp.up_proj.weight"),
+            ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight"),
+            ("lm_head.weight", "lm_head.weight"),
+        ] {
+            assert_eq!(canonical(old), new);
+            assert_eq!(canonical(new), new, "a present name must stay");
+        }
     }
 }

@@ -7,7 +7,8 @@
 mod values;
 mod write;
 
-pub use values::{finite_as_f32, first_not_finite};
+pub(crate) use values::finite_as_f32;
+pub use values::first_not_finite;
 pub use write::{TensorSpec, TensorWriter};
 
 use memmap2::Mmap;

@@ -6,9 +6,7 @@ use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_mod
 use garden_model::compute::{
     LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
 };
-use garden_model::{
-    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, lora::target_pattern,
-};
+use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, target_pattern};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
@@ -153,7 +151,7 @@ fn gradients_of_full_training_are_pytorchs() {
             compare_gradient(&format!("mixed.full.grad.{}", tensor.name), tensor.gradient, &tensors, tokens);
             shown += 1;
         });
-        assert_eq!(shown, garden_model::parameters::parameters(&golden.config()).len());
+        assert_eq!(shown, garden_model::parameters(&golden.config()).len());
     }
 }
 
@@ -301,10 +299,8 @@ fn the_plan_is_the_arenas_own_layout() {
             let recomputed = if recompute == Recompute::Always { plan.blocks } else { 0 };
             assert_eq!((plan.recomputed_blocks, plan.recompute > 0), (recomputed, recomputed > 0));
             assert_eq!(plan.gradients, 4 * model.trainable_values());
-            let values: usize = garden_model::parameters::parameters(&golden.config())
-                .iter()
-                .map(|parameter| parameter.elements())
-                .sum();
+            let values: usize =
+                garden_model::parameters(&golden.config()).iter().map(|parameter| parameter.elements()).sum();
             assert_eq!(plan.weights, 4 * values);
             assert_eq!(plan.total(), plan.parts().iter().map(|(_, bytes)| bytes).sum::<usize>());
         }

@@ -12,12 +12,8 @@ use garden_data::{
     text::{Encoder, TextError},
 };
 use garden_model::{
-    Adapter, ModelWeights, Precision,
-    adapter_file::AdapterError,
-    checkpoint::CheckpointError,
+    Adapter, AdapterError, CheckpointError, Grid, ModelWeights, Precision, SampleError, Sampler,
     compute::{Decoder, Model, SessionError},
-    positions::Grid,
-    sample::{SampleError, Sampler},
 };
 use serde::{Deserialize, Serialize};
 use std::{

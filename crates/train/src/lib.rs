@@ -26,7 +26,7 @@ pub mod selective_loss;
 mod supervisor_link;
 pub mod trainer;
 
-pub use garden_engine::simd::{Isa, IsaError};
+pub use garden_engine::{Isa, IsaError};
 pub use model_folder::{Difference, ModelFolder, ModelFolderError};
 
 #[cfg(test)]

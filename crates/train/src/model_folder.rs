@@ -12,9 +12,7 @@ use garden_data::{
     text::{Encoder, EncoderError},
 };
 use garden_model::{
-    Checkpoint, ConfigError, ModelConfig, VisionConfig,
-    checkpoint::CheckpointError,
-    config::{CHANNEL_DEVIATION, CHANNEL_MEAN},
+    CHANNEL_DEVIATION, CHANNEL_MEAN, Checkpoint, CheckpointError, ConfigError, ModelConfig, VisionConfig,
 };
 use std::{
     fmt,

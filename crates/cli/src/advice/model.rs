@@ -1,7 +1,7 @@
 //! Advice about the errors of `garden-model`, and about merging.
 
 use super::Advice;
-use garden_model::{ConfigError, compute::PlanError, init::InitError, lora::LoraError};
+use garden_model::{ConfigError, LoraError, compute::PlanError, init::InitError};
 use garden_train::{merge::MergeError, run::RunError};
 use std::error::Error;
 
@@ -64,7 +64,7 @@ mod tests {
             alpha: 4.0,
             dropout: 0.0,
             rslora: false,
-            target_modules: garden_model::lora::target_pattern("nothing"),
+            target_modules: garden_model::target_pattern("nothing"),
         };
         let error = lora.targets(&Preset::Tiny.model_config().unwrap()).unwrap_err();
         assert!(error.to_string().starts_with("target_modules `nothing` matches no layer"), "{error}");

@@ -242,15 +242,6 @@ fn slices(vocabulary: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..vocabulary).step_by(SLICE).map(move |first| (first, SLICE.min(vocabulary - first)))
 }
 
-/// The first of the highest logits: the token that greedy generation takes. `None` where all are NaN.
-pub fn argmax(logits: &[f32]) -> Option<usize> {
-    let highest = vectorised(
-        #[inline(always)]
-        || largest(logits),
-    );
-    logits.iter().position(|&logit| logit == highest)
-}
-
 /// Replaces logits by the probabilities they have at a `temperature` above 0.
 pub fn softmax(logits: &mut [f32], temperature: f32) {
     vectorised(
@@ -413,9 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_logits_is_taken_and_probabilities_add_up() {
-        assert_eq!(argmax(&[1.0, 3.0, f32::NAN, 3.0]), Some(1));
-        assert_eq!(argmax(&[f32::NAN]), None);
+    fn probabilities_add_up() {
         let mut logits = [0.0, 2.0f32.ln() * 2.0, f32::NEG_INFINITY];
         softmax(&mut logits, 2.0);
         assert_close("probabilities", &logits, &[1.0 / 3.0, 2.0 / 3.0, 0.0], 1e-6);

@@ -15,11 +15,6 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// All pairs follow one position.
-    pub fn one_axis(head_dim: usize, theta: f32) -> Self {
-        Self::sections(&[head_dim / 2], theta)
-    }
-
     /// The first half of the pairs follows the row, the second the column, each with all frequencies of its own.
     pub fn two_axes(head_dim: usize, theta: f32) -> Self {
         let axis = head_dim / 4;
@@ -115,6 +110,11 @@ mod tests {
     use super::*;
     use crate::ops::testing::{Numbers, assert_close, assert_gradient, to_f64, weighted};
 
+    /// All pairs follow one position.
+    fn one_axis(head_dim: usize, theta: f32) -> Frequencies {
+        Frequencies::sections(&[head_dim / 2], theta)
+    }
+
     /// As Hugging Face writes it: `x * cos + rotate_half(x) * sin` with doubled tables.
     fn reference(rows: &[f64], stride: usize, heads: usize, table: Table<'_>) -> Vec<f64> {
         let (half, mut out) = (table.half, rows.to_vec());
@@ -152,7 +152,7 @@ mod tests {
         {
             let stride = heads * head_dim + gap;
             let positions: Vec<u32> = (0..tokens).map(|_| numbers.below(3000) as u32).collect();
-            let frequencies = Frequencies::one_axis(head_dim, 1e6);
+            let frequencies = one_axis(head_dim, 1e6);
             let (cos, sin) = tables(&frequencies, &[&positions]);
             let table = Table { cos: &cos, sin: &sin, half: head_dim / 2 };
             // The last row ends with its heads, as it does where rows are a part of wider ones.
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn axes_take_their_frequencies() {
         // Small positions and a small theta keep the angles within half a turn, where atan2 gives them back.
-        let one = angles(&Frequencies::one_axis(8, 16.0), &[&[3]]);
+        let one = angles(&one_axis(8, 16.0), &[&[3]]);
         assert_close("one axis", &one, &[3.0, 1.5, 0.75, 0.375], 1e-6);
         let two = angles(&Frequencies::two_axes(8, 16.0), &[&[3], &[2]]);
         assert_close("two axes", &two, &[3.0, 0.75, 2.0, 0.5], 1e-6);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn frequencies_are_those_of_pytorch() {
         // 1 / (1e6 ** (torch.arange(0, 128, 2) / 128)), entries 1, 31 and 63, and the vision tower's last of 20.
-        let text = Frequencies::one_axis(128, 1e6);
+        let text = one_axis(128, 1e6);
         for (j, frequency) in [(1, 0.805_842_2), (31, 0.001_240_937_9), (63, 1.240_937_8e-6)] {
             assert_eq!(text.pairs[j], (0, frequency));
         }

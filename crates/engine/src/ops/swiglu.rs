@@ -24,21 +24,6 @@ pub fn forward(gate: &[f32], up: &[f32], out: &mut [f32]) {
     });
 }
 
-/// The same, written over the gate: where no backward follows.
-pub fn forward_in_place(gate: &mut [f32], up: &[f32]) {
-    assert!(gate.len() == up.len(), "lengths of an activation");
-    gate.par_chunks_mut(TASK).zip(up.par_chunks(TASK)).for_each(|(gate, up)| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for (gate, up) in gate.iter_mut().zip(up) {
-                    *gate = *gate * sigmoid(*gate) * up;
-                }
-            },
-        );
-    });
-}
-
 /// Replaces `gate` and `up` by their gradients, given that of the activation.
 pub fn backward_in_place(gate: &mut [f32], up: &mut [f32], grad_out: &[f32]) {
     assert!(gate.len() == grad_out.len() && up.len() == grad_out.len(), "lengths of an activation");
@@ -106,9 +91,6 @@ mod tests {
             let mut out = vec![f32::NAN; len];
             forward(&gate, &up, &mut out);
             assert_close("forward", &out, &reference(&to_f64(&gate), &to_f64(&up)), 1e-6);
-            let mut over = gate;
-            forward_in_place(&mut over, &up);
-            assert_eq!(over, out, "in place, {len} values");
         }
     }
 

@@ -181,14 +181,9 @@ fn check_lengths(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), Ba
     }
     let of_grid = |grid: &Grid| grid.iter().try_fold(1usize, |patches, side| patches.checked_mul(*side));
     let patches = batch.grids.iter().try_fold(0usize, |sum, grid| sum.checked_add(of_grid(grid)?));
-    let bytes = patches.and_then(|patches| patches.checked_mul(compact_values(config)));
+    let bytes = patches.and_then(|patches| patches.checked_mul(config.vision.patch_bytes()));
     // No slice is as long as the largest number.
     check("bytes of patches", bytes.unwrap_or(usize::MAX), batch.patches.len())
-}
-
-/// Bytes of a compact patch: one frame of it.
-pub(super) fn compact_values(config: &ModelConfig) -> usize {
-    config.vision.patch_values() / config.vision.temporal_patch_size
 }
 
 fn check_ids(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {

@@ -13,12 +13,12 @@ use super::model::{Block, Projection};
 use super::slots::{BlockSlots, Kept, Work};
 use super::training::Training;
 use crate::config::ModelConfig;
-use garden_engine::arena::{Arena, Slot};
 use garden_engine::ops::attention;
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::linear::Input;
 use garden_engine::ops::rotary::{self, Table};
 use garden_engine::ops::{Rows, RowsMut, norm, swiglu};
+use garden_engine::{Arena, Slot};
 use std::ops::Range;
 
 /// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step that recomputes is

@@ -13,7 +13,7 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
 use super::training::Training;
 use super::{text, vision};
 use crate::positions::Grid;
-use garden_engine::arena::Arena;
+use garden_engine::Arena;
 use garden_engine::in_pool;
 
 /// A model at work on an answer.

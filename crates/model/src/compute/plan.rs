@@ -10,7 +10,7 @@ use crate::config::ModelConfig;
 use crate::held::Held;
 use crate::lora::{LoraError, LoraSettings};
 use crate::parameters::{Linear, MatrixShape, Parameter, parameters};
-use garden_engine::arena::Purpose;
+use garden_engine::Purpose;
 
 /// Shapes of the tensors that a run trains, in their order: those of an adapter, or all weights.
 pub fn trained_shapes(

@@ -10,10 +10,10 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
 use super::training::Training;
 use super::{text, vision};
 use crate::config::ModelConfig;
-use garden_engine::arena::{Arena, Usage};
 use garden_engine::ops::attention;
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::embedding::OutOfVocabulary;
+use garden_engine::{Arena, Usage};
 use garden_engine::{in_pool, product};
 
 /// How much of the forward is kept for the backward.

@@ -7,9 +7,9 @@
 use super::block::BlockShape;
 use super::training::{PerTower, Training};
 use crate::config::ModelConfig;
-use garden_engine::arena::{Layout, Purpose, Slot};
 use garden_engine::ops::{linear, loss};
 use garden_engine::product;
+use garden_engine::{Layout, Purpose, Slot};
 
 /// The longest batch that memory is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -427,7 +427,7 @@ fn rest(
     let clock = Clock::of(config);
     let (width, joined) = (config.text.hidden_size, config.vision.merger_size());
     let merged = shapes.patches / config.vision.merge_unit();
-    let compact = super::batch::compact_values(config);
+    let compact = config.vision.patch_bytes();
     let kernel = config.vision.hidden_size * compact;
     let (merger, back, end) = (clock.merger(), clock.merger_backward(), clock.end());
     let merger_end = if training.through_vision { back } else { merger };

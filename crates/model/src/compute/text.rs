@@ -8,7 +8,7 @@ use super::block::{BlockShape, Pass};
 use super::cache::Cache;
 use super::model::Gradients;
 use super::session::{Observer, SessionError, Stage, Step};
-use garden_engine::arena::Arena;
+use garden_engine::Arena;
 use garden_engine::ops::loss::{self, Totals};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Write, embedding, norm};

@@ -4,12 +4,11 @@
 //! way back the gradients of what is trained in the tower. Patches are laid in window order from the start, so that
 //! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
 
-use super::batch::compact_values;
 use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
 use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
 use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN};
-use garden_engine::arena::Arena;
+use garden_engine::Arena;
 use garden_engine::ops::linear::{Input, backward_matrix};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Rows, RowsMut, Write, gelu, norm};
@@ -65,7 +64,8 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
 fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     let (model, slots) = (step.model, step.slots);
     let config = model.config();
-    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let (rows, width, compact) =
+        (step.prepared.patches(), config.vision.hidden_size, config.vision.patch_bytes());
     let unit = config.vision.merge_unit();
     let input = slots.vision.blocks.first().map_or(slots.vision.output, |block| block.input);
     let [patches, folded, input, scratch] =
@@ -233,7 +233,8 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
 /// Every frame of the kernel saw the same patch, so all get the same gradient.
 fn patch_gradient(step: &Step<'_>, arena: &mut Arena, gradient: &mut [f32]) {
     let config = step.model.config();
-    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let (rows, width, compact) =
+        (step.prepared.patches(), config.vision.hidden_size, config.vision.patch_bytes());
     let slots = step.slots;
     arena.reach(step.clock.end());
     let [patches, folded, grad, scratch] =

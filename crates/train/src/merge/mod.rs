@@ -10,10 +10,7 @@ mod tensors;
 use crate::folders::{self, Overlap};
 use garden_data::processor::{ProcessorError, files_for_version_4};
 use garden_model::{
-    Adapter, Checkpoint, ConfigError, ModelConfig,
-    adapter_file::AdapterError,
-    checkpoint::CheckpointError,
-    parameters::{Parameter, parameters},
+    Adapter, AdapterError, Checkpoint, CheckpointError, ConfigError, ModelConfig, Parameter, parameters,
     tensor_file::TensorFileError,
 };
 use partial::PartialFolder;

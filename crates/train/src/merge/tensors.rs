@@ -9,10 +9,8 @@ use garden_engine::{
     nf4::{BLOCK, CODES, NESTED_BLOCK, Nf4, Scales},
 };
 use garden_model::{
-    Adapter, Checkpoint, LoraPair,
-    parameters::Parameter,
+    Adapter, Checkpoint, LoraPair, Parameter, read_matrix,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
-    weights::read_matrix,
 };
 use half::bf16;
 use rayon::prelude::*;

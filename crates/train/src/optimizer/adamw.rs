@@ -4,7 +4,7 @@
 //! machine gets the same bits.
 
 use super::{Algorithm, StatePart, StateValues, Step};
-use garden_engine::simd::vectorised;
+use garden_engine::vectorised;
 use garden_model::{MatrixShape, compute::TrainableTensor};
 use rayon::prelude::*;
 

@@ -7,8 +7,8 @@ use super::{
     Algorithm, StatePart, StateValues, Step,
     adamw::{AdamW, Coefficients},
 };
-use garden_engine::dynamic_map::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
-use garden_engine::simd::vectorised;
+use garden_engine::vectorised;
+use garden_engine::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
 use garden_model::{MatrixShape, compute::TrainableTensor};
 use rayon::prelude::*;
 

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::testing::{Goldens, uniform};
     use adamw_8bit::SMALLEST_8BIT;
-    use garden_engine::dynamic_map::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
+    use garden_engine::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
 
     const SETTINGS: AdamSettings =
         AdamSettings { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.05 };

@@ -14,8 +14,7 @@ use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLim
 use garden_data::survey::Survey;
 use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
-    Checkpoint, ConfigError, Held, ModelConfig,
-    checkpoint::CheckpointError,
+    Checkpoint, CheckpointError, ConfigError, Held, ModelConfig,
     compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes, trained_shapes},
     init::Preset,
 };
@@ -255,7 +254,7 @@ pub fn check_limit(run: &RunConfig, plan: &MemoryPlan) -> Result<(), LimitTooLow
 
 /// Batches at work, and what the threads that prepare them hold.
 fn batches(run: &RunConfig, model: &ModelConfig, load: &Load) -> usize {
-    let patch = model.vision.patch_values() / model.vision.temporal_patch_size;
+    let patch = model.vision.patch_bytes();
     BATCHES * load.batch_bytes(patch) + Supply::new(run, patch, load).bytes(load)
 }
 

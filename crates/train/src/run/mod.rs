@@ -36,9 +36,8 @@ use crate::{
 use garden_data::{DataError, hub, processor::ProcessorError};
 use garden_memory::{RunFacts, units::part};
 use garden_model::{
-    adapter_file::AdapterError,
+    AdapterError, LoraError,
     compute::{PlanError, SessionError},
-    lora::LoraError,
 };
 use lock::FolderLock;
 use std::{collections::BTreeMap, io, path::PathBuf};
@@ -61,7 +60,7 @@ pub enum RunError {
     #[error(transparent)]
     Folder(#[from] ModelFolderError),
     #[error("the model: {0}")]
-    Weights(#[from] garden_model::checkpoint::CheckpointError),
+    Weights(#[from] garden_model::CheckpointError),
     #[error("{0}")]
     Lora(#[from] LoraError),
     #[error("the adapter: {0}")]

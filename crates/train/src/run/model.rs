@@ -14,12 +14,10 @@ use crate::{
 };
 use garden_data::Batch;
 use garden_model::{
-    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights,
+    Adapter, Checkpoint, Grid, LoraSettings, ModelConfig, ModelWeights,
     compute::{LossSums, MemoryPlan, Model, PackedBatch, Session, TrainableTensor},
-    parameters::parameters,
-    positions::Grid,
+    parameters, read_matrix,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
-    weights::read_matrix,
 };
 use std::{
     cell::Cell,

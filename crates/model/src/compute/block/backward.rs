@@ -6,11 +6,11 @@
 use super::super::model::{Gradients, Projection};
 use super::super::slots::{BackwardWork, BlockSlots, Kept, Work};
 use super::{Inner, Pass, Room, gather, masked};
-use garden_engine::arena::{Arena, Slot};
 use garden_engine::ops::attention::{self, Saved};
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::{Rows, RowsMut, Write, norm, rotary, swiglu};
 use garden_engine::product::{Output, Start, multiply, scratch_len};
+use garden_engine::{Arena, Slot};
 
 impl Pass<'_> {
     /// A layer with the gradient of its output and what forward kept for it.

@@ -1,5 +1,5 @@
-//! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and 274 tokens
-//! each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
+//! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and
+//! 274 tokens each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
 use garden_engine::ops::attention::{self, Heads, Past, Saved, Shape};
 use garden_engine::ops::linear::{self, Linear, Lora};
 use garden_engine::ops::{Rows, RowsMut, Write, embedding, gelu, loss, norm, rotary, swiglu};
@@ -71,7 +71,8 @@ fn bytes(floats: usize) -> f64 {
     4.0 * floats as f64
 }
 
-/// The widening matrix of the MLP, alone or with its pair: forward, and all that the backward of a frozen weight does.
+/// The widening matrix of the MLP, alone or with its pair: forward, and all that the backward of a frozen
+/// weight does.
 fn linear(stored: StoredAs, rank: usize) {
     let (outputs, inputs) = (FEED_FORWARD, HIDDEN);
     let weight = Weight::quantise(outputs, inputs, &values(outputs * inputs), stored).expect("finite values");
@@ -165,7 +166,8 @@ fn attention(what: &str, shape: Shape<'_>) {
     let rows = |heads_before: usize| Rows { data: &qkv[heads_before * head_dim..], stride };
     let (q, k, v) = (rows(0), rows(heads), rows(heads + kv_heads));
     let (mut out, mut log_sum_exp) = (vec![0.0; tokens * heads * head_dim], vec![0.0; tokens * heads]);
-    // Multiplications and additions of the two products of the forward; what a causal mask hides is not counted.
+    // Multiplications and additions of the two products of the forward; what a causal mask hides is not
+    // counted.
     let pairs: usize = segments.windows(2).map(|s| s[1] - s[0]).map(|len| len * len).sum();
     let flops = (4 * pairs * heads * head_dim) as f64 * if causal { 0.5 } else { 1.0 };
     let seconds = best(|| attention::forward(&shape, q, k, v, &mut out, &mut log_sum_exp));

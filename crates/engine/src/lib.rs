@@ -1,8 +1,8 @@
 //! The arithmetic under the model: weights in the type they are stored in, and operations on them.
 //!
-//! Operations take slices of f32 and [`Weight`]s, and write results and gradients into slices that the caller gives.
-//! Nothing here allocates per step, every operation has its backward beside it, and the same inputs give the same bits
-//! whatever the number of threads.
+//! Operations take slices of f32 and [`Weight`]s, and write results and gradients into slices that the caller
+//! gives. Nothing here allocates per step, every operation has its backward beside it, and the same inputs
+//! give the same bits whatever the number of threads.
 //!
 //! - [`Weight`] holds a matrix in f32, bf16, f16, 8 bits or 4 bits ([`nf4`]), in memory or in a mapped file.
 //! - [`product`] multiplies matrices; [`ops`] has the model's other operations.

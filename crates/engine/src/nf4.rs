@@ -1,9 +1,9 @@
 //! 4-bit NormalFloat, bit for bit as bitsandbytes stores it.
 //!
-//! In come f32 values, or the parts of a quantised tensor as a checkpoint holds them; out come packed codes and scales,
-//! or any stretch of the values again. Blocks of 64 values share a scale; the scales minus their mean are themselves 8-bit
-//! codes of bitsandbytes' dynamic map, in blocks of 256. The order of every sum and rounding follows bitsandbytes'
-//! CPU code, because a scale that differs by one bit is another model.
+//! Takes f32 values, or the parts of a quantised tensor as a file holds them, and gives packed codes and
+//! scales, or any stretch of the values again. [`BLOCK`] values share a scale; the scales minus their mean
+//! are themselves 8-bit codes of bitsandbytes' dynamic map, in blocks of [`NESTED_BLOCK`]. The order of every
+//! sum and rounding follows bitsandbytes' CPU code, because a scale that differs by one bit is another model.
 
 mod torch_mean;
 

@@ -1,8 +1,8 @@
 //! A model's weights on disk, in one file or many.
 //!
-//! In comes a folder as Hugging Face writes it and the [`ModelConfig`] beside it; out come tensors by their present names,
-//! whichever the file uses. [`Checkpoint::check`] holds every name, shape and type against the configuration, so
-//! that what is missing, unknown or misshapen is named before a byte of it is used.
+//! Takes a folder as Hugging Face writes it and the [`ModelConfig`] beside it, and gives tensors by their
+//! present names, whichever the file uses. [`Checkpoint::check`] compares every name, shape and type with the
+//! configuration, so that what is missing, unknown or misshapen is named before a byte of it is used.
 
 pub(crate) mod bnb;
 

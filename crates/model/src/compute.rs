@@ -1,8 +1,8 @@
 //! Forward and backward of the whole model in one planned arena.
 //!
-//! In come a [`Model`] (weights, and perhaps an adapter), the [`Shapes`] of the longest batch, and then batch after batch;
-//! out come sums of losses and gradients of what is trained. Every buffer is laid out before the first step: a step
-//! allocates nothing of a tensor's size, and the same batch gives the same bits.
+//! Takes a [`Model`] (weights, and perhaps an adapter), the [`Shapes`] of the longest batch, and then batch
+//! after batch, and gives sums of losses and gradients of what is trained. Every buffer is laid out before
+//! the first step: a step allocates nothing of a tensor's size, and the same batch gives the same bits.
 
 mod batch;
 mod block;

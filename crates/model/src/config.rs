@@ -1,8 +1,8 @@
 //! `config.json`: every size of the model.
 //!
-//! In comes the file as Hugging Face writes it, nested (`text_config`) or flat as the first checkpoints had it; out
-//! comes a [`ModelConfig`] in which all sizes divide as the model needs. What the engine cannot compute (another
-//! activation, a scaled rotary, sliding windows) is refused here, by key.
+//! Takes the file as Hugging Face writes it, nested (`text_config`) or flat as the first checkpoints had it,
+//! and gives a [`ModelConfig`] in which all sizes divide as the model needs. What the engine cannot compute
+//! (another activation, a scaled rotary, sliding windows) is refused here, by key.
 
 mod file;
 
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 /// A config.json is a few kilobytes; anything beyond this is not one.
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// Mean of the red, green and blue samples of an image, on a scale of 0 to 1, as all published models have it. Patches reach
-/// the model as bytes, and the model normalises them itself.
+/// Mean of the red, green and blue samples of an image, on a scale of 0 to 1, as all published models have
+/// it. Patches reach the model as bytes, and the model normalises them itself.
 pub const CHANNEL_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
 /// Their standard deviation.
 pub const CHANNEL_DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
@@ -156,8 +156,8 @@ pub struct Quantization {
 }
 
 impl ModelConfig {
-    /// How `config.json` says the weights lie in the files; f32 where it says nothing. It does not say whether the merger is
-    /// in 4 bits too, so that is taken as in 16: never less than there will be.
+    /// How `config.json` says the weights lie in the files; f32 where it says nothing. It does not say
+    /// whether the merger is in 4 bits too, so that is taken as in 16: never less than there will be.
     pub fn stored(&self) -> Held {
         let others = match self.dtype.as_deref() {
             Some("bfloat16") => StoredAs::Bf16,

@@ -1,7 +1,8 @@
 //! Makes a new model with random weights, in a folder that Hugging Face loads as it is.
 //!
-//! Takes a [`Preset`] and a seed, and writes a folder with configuration, weights, tokenizer, processor settings and chat
-//! template. It is made under another name and renamed when it is whole, and the same seed gives the same bytes.
+//! Takes a [`Preset`] and a seed, and writes a folder with configuration, weights, tokenizer, processor
+//! settings and chat template. It is made under another name and renamed when it is whole, and the same seed
+//! gives the same bytes.
 
 mod preset;
 mod tokenizer;
@@ -81,9 +82,10 @@ impl Plan {
         Ok(Self { preset, tokenizer, config, last_norm: 1.0 })
     }
 
-    /// Begins with these weights in the norm before the head, instead of ones. They bound how sure a model can be while its head stays as it
-    /// is: the largest logit is their size times the lengths of a normed row and of a row of the head. With ones, a `tiny`
-    /// model gives a token at most 0.3 %, and no loss below 5.7, however right it is; trained models have larger ones.
+    /// Begins with these weights in the norm before the head, instead of ones. They bound how sure a model
+    /// can be while its head stays as it is: the largest logit is their size times the lengths of a normed
+    /// row and of a row of the head. With ones, a `tiny` model gives a token at most 0.3 %, and no loss below
+    /// 5.7, however right it is; trained models have larger ones.
     pub fn with_last_norm(mut self, weights: f32) -> Self {
         self.last_norm = weights;
         self

@@ -1,13 +1,13 @@
 //! Qwen2.5-VL, from the files of a model folder to trained adapters.
 //!
-//! Takes a folder in Hugging Face's layout and batches of tokens and patches, and gives losses, gradients, adapters and
-//! answers. Every size is taken from `config.json`, and what a file holds is checked against it before any arithmetic
-//! happens.
+//! Takes a folder in Hugging Face's layout and batches of tokens and patches, and gives losses, gradients,
+//! adapters and answers. Every size is taken from `config.json`, and what a file holds is checked against it
+//! before any arithmetic happens.
 //!
-//! The main path: [`ModelConfig::read`] and [`Checkpoint::open`] a folder, [`ModelWeights::load`] it, join it with an
-//! [`Adapter`] to a [`compute::Model`], and compute steps in a [`compute::Session`] or answers with a
-//! [`compute::Decoder`]. [`compute::MemoryPlan`] tells what a session will take; [`init`] makes new models, [`inspect`]
-//! looks at folders, and [`tensor_file`] reads and writes safetensors files.
+//! The main path: [`ModelConfig::read`] and [`Checkpoint::open`] a folder, [`ModelWeights::load`] it, join it
+//! with an [`Adapter`] to a [`compute::Model`], and compute steps in a [`compute::Session`] or answers with a
+//! [`compute::Decoder`]. [`compute::MemoryPlan`] tells what a session will take; [`init`] makes new models,
+//! [`inspect`] looks at folders, and [`tensor_file`] reads and writes safetensors files.
 //!
 //! ```
 //! use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};

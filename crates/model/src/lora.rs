@@ -1,8 +1,8 @@
 //! Which layers get a LoRA pair, and what a fresh pair holds.
 //!
-//! Takes the user's settings and a [`ModelConfig`], and gives the chosen [`Linear`] layers and an [`Adapter`] with PEFT's
-//! initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is refused: a run
-//! that silently trains less than was asked is worse than none.
+//! Takes the user's settings and a [`ModelConfig`], and gives the chosen [`Linear`] layers and an [`Adapter`]
+//! with PEFT's initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is
+//! refused: a run that silently trains less than was asked is worse than none.
 
 use crate::config::ModelConfig;
 use crate::parameters::{Linear, MatrixShape, linears};
@@ -256,7 +256,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A fresh adapter as PEFT makes it: A uniform within one over the root of its inputs (Kaiming with a = sqrt 5), B zero.
+    /// A fresh adapter as PEFT makes it: A uniform within one over the root of its inputs (Kaiming with a =
+    /// sqrt 5), B zero.
     pub fn fresh(config: &ModelConfig, settings: LoraSettings, seed: u64) -> Result<Self, LoraError> {
         settings.check()?;
         let rank = settings.rank;

@@ -1,8 +1,8 @@
 //! The parameters of a model: what tensors there are, by name and shape.
 //!
-//! In comes a [`ModelConfig`]; out come the linear layers and every parameter in the order of computation, under the
-//! names Hugging Face uses today (`model.visual.*`, `model.language_model.*`, `lm_head`). Names of the first
-//! checkpoints are translated by [`canonical`], so nothing else has to know both.
+//! Takes a [`ModelConfig`] and gives the linear layers and every parameter in the order of computation, under
+//! the names Hugging Face uses today (`model.visual.*`, `model.language_model.*`, `lm_head`). [`canonical`]
+//! translates names of the first checkpoints, so nothing else has to know both.
 
 use crate::config::{ModelConfig, TextConfig, VisionConfig};
 
@@ -56,8 +56,8 @@ pub struct Parameter {
     pub part: Part,
     /// Set for the weight matrix of an attention or MLP layer: what 4-bit and 8-bit loading quantises.
     pub quantizable: bool,
-    /// Set for the weight matrix of every linear layer but the head: what a checkpoint may hold in 4 bits. Hugging Face
-    /// quantises the merger too unless it is told not to.
+    /// Set for the weight matrix of every linear layer but the head: what a checkpoint may hold in 4 bits.
+    /// Hugging Face quantises the merger too unless it is told not to.
     pub may_be_nf4: bool,
 }
 

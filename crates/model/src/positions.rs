@@ -1,8 +1,8 @@
 //! Rotary positions of a sequence: three axes (time, row, column) for every token.
 //!
-//! In come the token ids of one sample and the patch grids of its pictures in order; out comes one position for each
-//! axis of each token. Text moves all axes together, a picture spreads over rows and columns from where the
-//! text stopped, and text goes on after the longer side.
+//! Takes the token ids of one sequence and the patch grids of its images in order, and gives one position for
+//! each axis of each token. Text moves all axes together, an image spreads over rows and columns from where
+//! the text stopped, and text goes on after the longer side.
 
 /// Patches of one picture or film: frames, rows, columns.
 pub type Grid = [usize; 3];

@@ -1,8 +1,8 @@
 //! Safetensors files: the one reader and the one writer.
 //!
-//! [`TensorFile`] opens a file without trusting it: tensors must lie end to end, each with as many bytes as its shape
-//! needs, and none may reach beyond the file's real length. Bytes are read into the caller's memory or mapped on request.
-//! [`TensorWriter`] streams a file that appears under its name only when it is whole.
+//! [`TensorFile`] opens a file without trusting it: tensors must lie end to end, each with as many bytes as
+//! its shape needs, and none may reach beyond the file's real length. Bytes are read into the caller's memory
+//! or mapped on request. [`TensorWriter`] streams a file that appears under its name only when it is whole.
 
 mod values;
 mod write;
@@ -154,8 +154,8 @@ impl TensorFile {
 #[allow(unsafe_code, reason = "mapping a file is unsafe for what others may do to the file meanwhile")]
 fn map_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to its `Mmap`. What must hold is that nobody shortens or rewrites the
-    // file while it is in use: we write checkpoints under another name and rename them, as the hub's own cache does; of
-    // files that others overwrite in place docs/troubleshooting.md warns.
+    // file while it is in use: we write checkpoints under another name and rename them, as the hub's own
+    // cache does; of files that others overwrite in place docs/troubleshooting.md warns.
     unsafe { Mmap::map(file) }
 }
 
@@ -284,7 +284,8 @@ mod tests {
         assert_eq!(theirs.tensor("x.codes").unwrap().data(), codes);
     }
 
-    /// Earlier releases wrote the optimizer's state with names sorted, no metadata, and data at a multiple of eight bytes.
+    /// Earlier releases wrote the optimizer's state with names sorted, no metadata, and data at a multiple of
+    /// eight bytes.
     #[test]
     fn files_of_other_writers_are_read() {
         let dir = tempfile::tempdir().unwrap();

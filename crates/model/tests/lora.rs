@@ -233,7 +233,8 @@ fn folder_with(key: &str, value: &serde_json::Value) -> tempfile::TempDir {
     dir
 }
 
-/// The tensors of an adapter say which layers it has, so it can be used; a run that goes on from it would not know.
+/// The tensors of an adapter say which layers it has, so it can be used; a run that goes on from it would not
+/// know.
 #[test]
 fn an_adapter_of_a_part_of_its_layers_is_used_but_not_trained_further() {
     for (key, value, unset) in [
@@ -298,7 +299,8 @@ fn settings_of_another_kind_are_refused_by_key() {
     assert!(nowhere.contains("adapter_config.json"), "{nowhere}");
 }
 
-/// PEFT changes the base's weights when it loads some adapters; on the base as it is they would compute something else.
+/// PEFT changes the base's weights when it loads some adapters; on the base as it is they would compute
+/// something else.
 #[test]
 fn adapters_of_a_changed_base_are_refused_with_what_to_do() {
     for (start, remedy) in [

@@ -1,4 +1,5 @@
-//! Forward and backward against Hugging Face and PEFT on small random models: hidden states, loss, every gradient.
+//! Forward and backward against Hugging Face and PEFT on small random models: hidden states, loss, every
+//! gradient.
 
 mod common;
 
@@ -89,8 +90,8 @@ fn loss_and_every_lora_gradient_are_pefts() {
     }
 }
 
-/// The checkpoint is one that Hugging Face quantised and saved, merger and all; the loss and the gradient are its own with
-/// the values that the 4-bit codes stand for, and the gradient has come through the merger.
+/// The checkpoint is one that Hugging Face quantised and saved, merger and all; the loss and the gradient are
+/// its own with the values that the 4-bit codes stand for, and the gradient has come through the merger.
 #[test]
 fn loss_and_gradient_on_a_checkpoint_quantised_by_hugging_face_are_its_own() {
     let dir = common::folder().join("bnb-nested");
@@ -245,7 +246,8 @@ fn a_hundred_steps_follow_hugging_face() {
             assert_eq!(sums.tokens, labels);
             let loss = sums.loss / sums.tokens as f64;
             assert!((loss - expected).abs() < 1e-3, "step {step}: {loss}, not {expected}");
-            // A batch without pictures leaves the vision tower without gradients, and PyTorch then skips it whole.
+            // A batch without pictures leaves the vision tower without gradients, and PyTorch then skips it
+            // whole.
             let pictures = !batch.grids.is_empty();
             let mut moments = moments.iter_mut();
             session.visit(&mut model, &mut |tensor| {
@@ -349,7 +351,8 @@ fn gradients_under_dropout_are_those_of_finite_differences() {
         let mut model = dropping(&golden);
         let packed = Packed::new(&golden, &golden.batch("mixed"));
         let (_, gradients) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
-        // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a large one.
+        // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a
+        // large one.
         for part in ["visual.*lora_A", "visual.*lora_B", "language_model.*lora_A", "language_model.*lora_B"] {
             let (tower, side) = part.split_once(".*").unwrap();
             let (slope, square) = slope_along(&mut model, &packed, &gradients, tower, side);
@@ -469,7 +472,8 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
     }
 }
 
-/// The memory of the longest batch is that of every shorter one, however its rows are cut into chunks and tiles.
+/// The memory of the longest batch is that of every shorter one, however its rows are cut into chunks and
+/// tiles.
 #[test]
 fn a_session_takes_every_batch_up_to_its_longest() {
     const LONGEST: usize = 700;

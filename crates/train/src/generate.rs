@@ -1,8 +1,8 @@
 //! Asks a model a question with images.
 //!
-//! Takes a model, a conversation that ends with a question, and its images still encoded, and gives the answer, piece by
-//! piece while it grows. Tokenizer, template and image limits are the model's own. Without a temperature the answer is the
-//! one that Hugging Face gives on the same weights.
+//! Takes a model, a conversation that ends with a question, and its images still encoded, and gives the
+//! answer, piece by piece while it grows. Tokenizer, template and image limits are the model's own. Without a
+//! temperature the answer is the one that Hugging Face gives on the same weights.
 
 use crate::model_folder::{ModelFolder, ModelFolderError};
 use garden_data::{
@@ -148,8 +148,8 @@ impl GenerationConfig {
     }
 }
 
-/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when this is made,
-/// before gigabytes of weights are read.
+/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when
+/// this is made, before gigabytes of weights are read.
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Vec<u8>,
@@ -211,7 +211,8 @@ impl Interpreter {
         Ok(Prompt { ids, patches, grids, sampler, max_tokens })
     }
 
-    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is whole characters.
+    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is
+    /// whole characters.
     pub fn answer(
         &self,
         model: &Model,

@@ -1,9 +1,9 @@
 //! A model's folder, opened once and reconciled.
 //!
-//! Reads `config.json`, the image processor's settings, the tokenizer with its chat template, and the headers of the
-//! weights. Settings that stand in two of these files must agree: a contradiction is refused with both files and both
-//! values, because which one counts would depend on the reader. Weights are not read, and they may be missing until
-//! [`ModelFolder::weights`] is asked for: a plan does not need them.
+//! Reads `config.json`, the image processor's settings, the tokenizer with its chat template, and the headers
+//! of the weights. Settings that stand in two of these files must agree: a contradiction is refused with both
+//! files and both values, because which one counts would depend on the reader. Weights are not read, and they
+//! may be missing until [`ModelFolder::weights`] is asked for: a plan does not need them.
 
 use crate::plan::Source;
 use garden_data::{
@@ -121,7 +121,8 @@ impl ModelFolder {
         Ok(Processor::new(self.processor.clone().with_limits(pixels)?, DecodeLimits::default()))
     }
 
-    /// Opens the weights. They are not kept open here: what is mapped would stay in memory after it was loaded.
+    /// Opens the weights. They are not kept open here: what is mapped would stay in memory after it was
+    /// loaded.
     pub fn weights(&self) -> Result<Checkpoint, CheckpointError> {
         Checkpoint::open(&self.path)
     }
@@ -173,8 +174,8 @@ impl Tokens {
     }
 }
 
-/// The first token that the model and its tokenizer disagree about. A token that the tokenizer does not have contradicts
-/// nothing, and neither does an embedding with spare rows, which published models have.
+/// The first token that the model and its tokenizer disagree about. A token that the tokenizer does not have
+/// contradicts nothing, and neither does an embedding with spare rows, which published models have.
 fn of_tokens(config: &ModelConfig, tokens: &Tokens) -> Option<Difference> {
     let ids = [
         ("the image token", config.image_token_id, tokens.image),

@@ -5,8 +5,8 @@ use garden_model::{ConfigError, LoraError, compute::PlanError, init::InitError};
 use garden_train::{merge::MergeError, run::RunError};
 use std::error::Error;
 
-/// What the command line adds to an error of `garden-model` or of a merge. Errors that only pass another one on, without a
-/// word of their own, hide it from whoever walks through causes: they are looked into here.
+/// What the command line adds to an error of `garden-model` or of a merge. Errors that only pass another one
+/// on, without a word of their own, hide it from whoever walks through causes: they are looked into here.
 pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
     if let Some(error) = error.downcast_ref::<MergeError>() {
         return merge(error);

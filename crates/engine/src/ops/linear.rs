@@ -1,8 +1,9 @@
 //! A linear layer, with the LoRA pair beside it in the same product.
 //!
-//! Takes rows of inputs and a weight of any stored type, and gives `x W^T + bias + scale (x A^T) B^T`; on the way back it
-//! gives the gradients of what is trained. The pair's narrow product `scale x A^T` is kept for the backward; the wide
-//! products run once for weight and pair together. Frozen weights never get a gradient.
+//! Takes rows of inputs and a weight of any stored type, and gives `x W^T + bias + scale (x A^T) B^T`; on the
+//! way back it gives the gradients of what is trained. The pair's narrow product `scale x A^T` is kept for
+//! the backward; the wide products run once for weight and pair together. Frozen weights never get a
+//! gradient.
 
 use crate::ops::{Rows, RowsMut};
 use crate::product::{Matrix, Output, Right, Start, Term, multiply, scratch_len as product_scratch};
@@ -37,8 +38,8 @@ pub struct Input<'a> {
 
 /// One linear layer, or a part of one: some of its outputs, or some of its inputs.
 ///
-/// All parts of a layer are to be computed one after another in their order. What is a sum over all parts is begun by the
-/// first and complete with the last; what follows from such a sum comes with the last.
+/// All parts of a layer are to be computed one after another in their order. What is a sum over all parts is
+/// begun by the first and complete with the last; what follows from such a sum comes with the last.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
     /// `outputs x inputs` of the whole layer.
@@ -93,7 +94,8 @@ impl<'a> Linear<'a> {
         Self { outputs: self.outputs.of(outputs), ..self }
     }
 
-    /// The part of a whole layer that reads these inputs; only a layer that is [`Linear::divides_inputs`] has such parts.
+    /// The part of a whole layer that reads these inputs; only a layer that is [`Linear::divides_inputs`] has
+    /// such parts.
     pub fn of_inputs(self, inputs: &Range<usize>) -> Self {
         Self { inputs: self.inputs.of(inputs), ..self }
     }
@@ -118,7 +120,8 @@ impl<'a> Linear<'a> {
         self.inputs.first
     }
 
-    /// Whether sums over parts of the outputs begin here: the gradient of the input, and of the narrow product.
+    /// Whether sums over parts of the outputs begin here: the gradient of the input, and of the narrow
+    /// product.
     pub fn begins_outputs(&self) -> bool {
         self.outputs.begins()
     }
@@ -269,8 +272,8 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// The weight's product of those that make up the gradient of the input; layers that share an input add theirs in one
-    /// call, parts of the outputs go on where those before them ended.
+    /// The weight's product of those that make up the gradient of the input; layers that share an input add
+    /// theirs in one call, parts of the outputs go on where those before them ended.
     pub fn weight_input_term<'b>(&self, grad: Rows<'b>, rows: usize) -> Term<'b>
     where
         'a: 'b,
@@ -279,7 +282,8 @@ impl<'a> Linear<'a> {
         Term { left, right: self.matrix(false) }
     }
 
-    /// The pair's product among them: apart from the weight's where dropout lies between the input and the pair.
+    /// The pair's product among them: apart from the weight's where dropout lies between the input and the
+    /// pair.
     pub fn pair_input_term<'b>(&self, grad_narrow: &'b [f32], rows: usize) -> Option<Term<'b>>
     where
         'a: 'b,

@@ -1,7 +1,9 @@
 //! Rotary position embedding: pairs of values turned by an angle that grows with the token's position.
 //!
-//! Takes rows of heads and a [`Table`] of angles, and turns the rows in place. Value `j` of a head pairs with value
-//! `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles follow the positions on one axis (text), two (row and column of an image patch) or three (time, row and column).
+//! Takes rows of heads and a [`Table`] of angles, and turns the rows in place. Value `j` of a head pairs with
+//! value `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles
+//! follow the positions on one axis (text), two (row and column of an image patch) or three (time, row and
+//! column).
 
 use super::{RowsMut, rows_per_task};
 use crate::product::fits;
@@ -15,7 +17,8 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// The first half of the pairs follows the row, the second the column, each with all frequencies of its own.
+    /// The first half of the pairs follows the row, the second the column, each with all frequencies of its
+    /// own.
     pub fn two_axes(head_dim: usize, theta: f32) -> Self {
         let axis = head_dim / 4;
         Self { pairs: (0..2 * axis).map(|j| (j / axis, frequency(j % axis, axis, theta))).collect() }
@@ -203,7 +206,8 @@ mod tests {
 
     #[test]
     fn frequencies_are_those_of_pytorch() {
-        // 1 / (1e6 ** (torch.arange(0, 128, 2) / 128)), entries 1, 31 and 63, and the vision tower's last of 20.
+        // 1 / (1e6 ** (torch.arange(0, 128, 2) / 128)), entries 1, 31 and 63, and the vision tower's last of
+        // 20.
         let text = one_axis(128, 1e6);
         for (j, frequency) in [(1, 0.805_842_2), (31, 0.001_240_937_9), (63, 1.240_937_8e-6)] {
             assert_eq!(text.pairs[j], (0, frequency));

@@ -1,7 +1,8 @@
 //! SwiGLU: `silu(gate) * up`, the gated half of a feed-forward block.
 //!
-//! In come the gate's and the up-projection's outputs; out comes their activation, or their gradients. Only `gate` and
-//! `up` need to be kept for the backward: the activation is cheap to compute again, and the gradients may replace them.
+//! Takes the outputs of the gate and the up-projection, and gives their activation or their gradients. Only
+//! `gate` and `up` are kept for the backward: the activation is cheap to compute again, and the gradients may
+//! replace them.
 
 use super::TASK;
 use super::math::sigmoid;

@@ -1,7 +1,8 @@
 //! Multiplies matrices as they lie, without packing.
 //!
-//! For operands small enough for the cache (the tiles of attention) or so thin that packing them would cost more than
-//! multiplying them (an adapter's products). Sums are kept in registers. Columns of the result are a multiple of [`PAD`].
+//! For operands small enough for the cache (the tiles of attention) or so thin that packing them would cost
+//! more than multiplying them (an adapter's products). Sums are kept in registers. Columns of the result are
+//! a multiple of [`PAD`].
 
 use super::{Matrix, Output, Span, fits};
 use crate::rows::{Rows, RowsMut};
@@ -11,12 +12,13 @@ use std::marker::PhantomData;
 
 /// Columns come in multiples of the widest register.
 pub(crate) const PAD: usize = 16;
-/// A product with this many rows or columns at the most is thin: each value of the long operand is used so seldom that
-/// packing it is most of the work. On 548 rows of 1024 and 5504 values (`examples/products.rs`) an adapter's products are
-/// 1.1 to 2.2 times as fast unpacked at ranks 16 to 64, 1.05 to 1.5 times at 80 and 96; at 128 one of them is slower.
+/// A product with this many rows or columns at the most is thin: each value of the long operand is used so
+/// seldom that packing it is most of the work. On 548 rows of 1024 and 5504 values (`examples/products.rs`)
+/// an adapter's products are 1.1 to 2.2 times as fast unpacked at ranks 16 to 64, 1.05 to 1.5 times at 80 and
+/// 96; at 128 one of them is slower.
 const THIN: usize = 96;
-/// Values of the thin operand that are multiplied before the next ones: half of a 48 KiB L1, so that the long operand is read
-/// in long rows. At rank 16 up to a tenth faster than a depth of 128, at higher ranks even.
+/// Values of the thin operand that are multiplied before the next ones: half of a 48 KiB L1, so that the long
+/// operand is read in long rows. At rank 16 up to a tenth faster than a depth of 128, at higher ranks even.
 const THIN_VALUES: usize = 6144;
 /// Rows or columns of one task: several tasks a thread, and whole tiles of 14 rows and of 32 columns.
 const TASK: usize = 224;

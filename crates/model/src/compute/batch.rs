@@ -1,8 +1,8 @@
 //! A batch as the model takes it, checked and prepared.
 //!
-//! In come rows laid end to end (ids, labels, bounds, compact patches, grids); out come positions on every axis, segments
-//! of attention, the order of windows, the rows of pictures and the rows that predict a label. What does not fit
-//! together is refused here, before any arithmetic.
+//! Takes sequences laid end to end (ids, labels, bounds, compact patches, grids), and gives positions on
+//! every axis, segments of attention, the order of windows, the rows of images and the rows that predict a
+//! label. What does not fit together is refused here, before any arithmetic.
 
 use crate::config::ModelConfig;
 use crate::positions::{Grid, PositionError, mrope_positions};

@@ -1,8 +1,9 @@
 //! One block of either tower: attention and a gated MLP, each behind a norm and beside the residual stream.
 //!
-//! Takes the rows of the residual stream and the block's weights, and gives the rows after the block. What the backward
-//! reads is kept on the way, or computed again: then the last product is left out, whose result the next block's input
-//! already held. The MLP is computed a part of its inner width after another, the same parts whether they are kept or not.
+//! Takes the rows of the residual stream and the block's weights, and gives the rows after the block. What
+//! the backward reads is kept on the way, or computed again: then the last product is left out, whose result
+//! the next block's input already held. The MLP is computed a part of its inner width after another, the same
+//! parts whether they are kept or not.
 
 mod backward;
 
@@ -21,13 +22,14 @@ use garden_engine::ops::{Rows, RowsMut, norm, swiglu};
 use garden_engine::{Arena, Slot};
 use std::ops::Range;
 
-/// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step that recomputes is
-/// 1 % faster in parts of 1024 than in one piece, one that keeps up to 1 % slower; what the first works in is 49 MB, in one
-/// piece 90. Parts of 1536 are no faster and take 5 MB more, smaller ones pack the same rows too often.
+/// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step
+/// that recomputes is 1 % faster in parts of 1024 than in one piece, one that keeps up to 1 % slower; what
+/// the first works in is 49 MB, in one piece 90. Parts of 1536 are no faster and take 5 MB more, smaller ones
+/// pack the same rows too often.
 const PART: usize = 1024;
 
-/// What of an inner width is computed at a time while training. Without a backward nothing else is kept beside it, and a width
-/// that gives no two parts stays whole.
+/// What of an inner width is computed at a time while training. Without a backward nothing else is kept
+/// beside it, and a width that gives no two parts stays whole.
 fn part_of(inner: usize, training: Training) -> usize {
     if training.divided && training.backward && inner >= 2 * PART { PART } else { inner }
 }
@@ -125,8 +127,8 @@ pub(super) struct Pass<'a> {
     pub shape: BlockShape,
     pub block: Block<'a>,
     pub rows: usize,
-    /// The rows, ascending, that go on after attention: nobody reads the others, whose keys and values are all that is
-    /// needed of them. Without a choice all rows go on.
+    /// The rows, ascending, that go on after attention: nobody reads the others, whose keys and values are
+    /// all that is needed of them. Without a choice all rows go on.
     pub picked: Option<&'a [usize]>,
     pub segments: &'a [usize],
     pub cos: Slot,
@@ -189,8 +191,8 @@ impl Pass<'_> {
         }
     }
 
-    /// All that a backward reads of the forward, except for what belongs to the parts of the MLP: it computes them as it
-    /// comes to them.
+    /// All that a backward reads of the forward, except for what belongs to the parts of the MLP: it computes
+    /// them as it comes to them.
     fn recompute(&self, arena: &mut Arena, input: Slot, kept: &Kept, work: &Work) {
         self.forward_attention(arena, input, kept, work, None);
         arena.reach(self.moment + 1);

@@ -1,7 +1,8 @@
-//! Keeps the keys and values of the tokens that were read, layer by layer, so that the next token costs one row.
+//! Keeps the keys and values of the tokens that were read, layer by layer, so that the next token costs one
+//! row.
 //!
-//! Takes the rotated keys and the values of new tokens, and gives what their queries attend to. The room for every token
-//! is taken at the start, so that nothing grows while an answer does.
+//! Takes the rotated keys and the values of new tokens, and gives what their queries attend to. The room for
+//! every token is taken at the start, so that nothing grows while an answer does.
 
 use super::block::BlockShape;
 use garden_engine::ops::Rows;
@@ -52,7 +53,8 @@ pub(super) struct Past<'a> {
 }
 
 impl Past<'_> {
-    /// Keeps the keys and values of `rows` new tokens, then attends: a prompt to itself, one further token to all before it.
+    /// Keeps the keys and values of `rows` new tokens, then attends: a prompt to itself, one further token to
+    /// all before it.
     pub(super) fn attend(
         self,
         shape: &attention::Shape<'_>,

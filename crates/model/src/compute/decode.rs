@@ -1,8 +1,8 @@
-//! One token after another: what a model goes on with after a prompt.
+//! Generates one token after another.
 //!
-//! In come a prompt of tokens and pictures, then one chosen token at a time; out come the logits of the token after them.
-//! The past is kept, so a further token costs one row of every product; memory is laid out once, for the longest
-//! prompt and the longest answer.
+//! Takes a prompt of tokens and images, then one chosen token at a time, and gives the logits of the token
+//! after them. The past is kept, so a further token costs one row of every product. Memory is laid out once,
+//! for the longest prompt and the longest answer.
 
 use super::batch::{BatchError, PackedBatch, Prepared};
 use super::block::BlockShape;
@@ -33,7 +33,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Lays out memory for prompts of up to `tokens` tokens and `patches` patches, and for answers of up to `answer` tokens.
+    /// Lays out memory for prompts of up to `tokens` tokens and `patches` patches, and for answers of up to
+    /// `answer` tokens.
     pub fn new(model: &Model, tokens: usize, patches: usize, answer: usize) -> Result<Self, SessionError> {
         let config = model.config();
         let training =

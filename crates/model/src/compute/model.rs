@@ -1,8 +1,8 @@
 //! A model with what is trained in it.
 //!
-//! In come loaded weights and either an adapter or the wish to train the weights themselves; out come the layers as the
-//! passes see them and the list of trainable tensors, always in the same order. A gradient belongs to a tensor by
-//! its number in that list.
+//! Joins loaded weights with an adapter, or marks the weights themselves as trained. Gives the layers as the
+//! passes see them and the list of trained tensors, always in the same order. A gradient belongs to a tensor
+//! by its number in that list.
 
 use super::training::Training;
 use crate::config::ModelConfig;

@@ -1,7 +1,8 @@
 //! What a training run will take, before anything runs.
 //!
-//! In come a model's sizes, how its weights are held, what is trained and the longest batch; out comes every part in bytes.
-//! The activations are those of the arena's own layout, so the plan and the run cannot disagree about them.
+//! Takes a model's sizes, how its weights are held, what is trained and the longest batch, and gives every
+//! part in bytes. The activations are those of the arena's own layout, so the plan and the run cannot
+//! disagree about them.
 
 use super::session::{Recompute, SessionError, choose};
 use super::slots::Shapes;
@@ -81,8 +82,8 @@ impl MemoryPlan {
         without_arena.with_arena(config, request, recompute)
     }
 
-    /// The plan of a run that should fit `budget` as a whole: as few blocks are recomputed as that needs, all of them where even
-    /// that is not enough.
+    /// The plan of a run that should fit `budget` as a whole: as few blocks are recomputed as that needs, all
+    /// of them where even that is not enough.
     pub fn within(config: &ModelConfig, request: &PlanRequest<'_>, budget: usize) -> Result<Self, PlanError> {
         let without_arena = Self::without_arena(config, request)?;
         let left = budget.saturating_sub(without_arena.total());
@@ -136,7 +137,8 @@ impl MemoryPlan {
         let planned = choose(config, training, request.shapes, recompute)?;
         let (layout, slots) = (planned.layout, planned.slots);
         let activations = layout.largest(Purpose::Activation);
-        // The two are not always largest at the same moment; what is left for the rest must not go below nothing.
+        // The two are not always largest at the same moment; what is left for the rest must not go below
+        // nothing.
         let recompute = layout.largest(Purpose::Recompute).min(layout.bytes() - activations);
         let blocks = || slots.vision.blocks.iter().chain(&slots.text.blocks);
         Ok(Self {

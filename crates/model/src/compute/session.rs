@@ -1,7 +1,8 @@
 //! A model at work on batches: the arena, the gradients, and the order of a step.
 //!
-//! In come a model, the shapes of the longest batch and how much memory may be used; then batches. Out come sums of losses;
-//! gradients of the summed loss collect until they are cleared. A batch larger than the shapes is refused.
+//! Takes a model, the shapes of the longest batch and how much memory may be used, then batches. Gives sums
+//! of losses; gradients of the summed loss collect until they are cleared. A batch larger than the shapes is
+//! refused.
 
 use super::batch::{BatchError, PackedBatch, Prepared};
 use super::block::BlockShape;
@@ -100,7 +101,8 @@ pub(super) struct Step<'a> {
     pub dropout: Option<Mask>,
 }
 
-/// Lets every thread allocate what it computes with, before the first step rather than in the first one that it gets work in.
+/// Lets every thread allocate what it computes with, before the first step rather than in the first one that
+/// it gets work in.
 fn prepare_threads(model: &Model) {
     let (config, training) = (model.config(), model.training());
     for shape in [BlockShape::vision(config, training), BlockShape::text(config, training)] {
@@ -135,8 +137,9 @@ impl Session {
         Ok(Self { arena, slots, shapes, gradients: Gradients::new(model) })
     }
 
-    /// Adds the gradients of `scale` times the batch's summed loss. `noise` seeds the adapter's dropout: equal numbers drop
-    /// the same values, so a run gives every batch another one and a resumed run the same ones again.
+    /// Adds the gradients of `scale` times the batch's summed loss. `noise` seeds the adapter's dropout:
+    /// equal numbers drop the same values, so a run gives every batch another one and a resumed run the same
+    /// ones again.
     pub fn step(
         &mut self,
         model: &Model,
@@ -229,7 +232,8 @@ impl Session {
         model.visit(&self.gradients, visit);
     }
 
-    /// What the arena holds now, which is nothing between steps, and what it held at the fullest moment of the last one.
+    /// What the arena holds now, which is nothing between steps, and what it held at the fullest moment of
+    /// the last one.
     pub fn usage(&self) -> Usage {
         self.arena.usage()
     }

@@ -1,8 +1,9 @@
 //! Which buffers a step needs, how large they are, and when.
 //!
-//! Takes the model's sizes, the longest batch and the choice of blocks to recompute, and gives a placed [`Layout`] with
-//! the slot of every buffer. A step is a row of moments (see [`Clock`]): a buffer lives from the moment that fills
-//! it to the last that reads it, and the arena lets others have its place before and after.
+//! Takes the model's sizes, the longest batch and the choice of blocks to recompute, and gives a placed
+//! [`Layout`] with the slot of every buffer. A step is a row of moments (see [`Clock`]): a buffer lives from
+//! the moment that fills it to the last that reads it, and the arena lets others have its place before and
+//! after.
 
 use super::block::BlockShape;
 use super::training::{PerTower, Training};
@@ -22,8 +23,9 @@ pub struct Shapes {
     pub labels: usize,
 }
 
-/// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention once more where
-/// it is recomputed, then back through MLP and attention. What is given for a block is its first moment.
+/// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention
+/// once more where it is recomputed, then back through MLP and attention. What is given for a block is its
+/// first moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub depth: usize,
@@ -83,7 +85,8 @@ pub(super) struct Kept {
     pub inverse2: Slot,
     pub gate: Slot,
     pub up: Slot,
-    /// Whether `gate` and `up` have room for all parts of the inner width, one after another, or for one at a time.
+    /// Whether `gate` and `up` have room for all parts of the inner width, one after another, or for one at a
+    /// time.
     pub all_parts: bool,
     /// The narrow products of the pairs, one after another.
     pub narrow: Slot,
@@ -181,7 +184,8 @@ pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kep
     let clock = Clock::of(config);
     let vision_shape = BlockShape::vision(config, training);
     let text_shape = BlockShape::text(config, training);
-    // Backward visits language layers from the last, then vision blocks from the last: the ones it needs first are kept.
+    // Backward visits language layers from the last, then vision blocks from the last: the ones it needs
+    // first are kept.
     let visited = training.visited(config);
     let text_kept = kept.min(visited.text);
     let vision_kept = kept.saturating_sub(visited.text).min(visited.vision);
@@ -258,7 +262,8 @@ struct Times<'a> {
     grad: Option<(usize, usize)>,
 }
 
-/// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and through attention.
+/// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and
+/// through attention.
 #[derive(Clone, Copy)]
 struct Life {
     from: usize,

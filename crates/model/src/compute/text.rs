@@ -1,7 +1,9 @@
-//! The language model: embedding with pictures in their places, layers, and the head on the rows that predict a label.
+//! The language model: embedding with images in their places, layers, and the head on the rows that predict a
+//! label.
 //!
-//! In come a prepared batch and the merged rows of its pictures; out come the summed loss and, on the way back, the gradients
-//! of what is trained and of the merged rows. Final norm and head run only on rows with a label.
+//! Takes a prepared batch and the merged rows of its images, and gives the summed loss; the backward gives
+//! the gradients of what is trained and of the merged rows. Final norm and head run only on rows with a
+//! label.
 
 use super::batch::PackedBatch;
 use super::block::{BlockShape, Pass};
@@ -65,7 +67,8 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
     }
 }
 
-/// Norm, head and cross-entropy on the predicting rows, which the last layer gave; with gradients, theirs too.
+/// Norm, head and cross-entropy on the predicting rows, which the last layer gave; with gradients, theirs
+/// too.
 pub(super) fn head(
     step: &Step<'_>,
     arena: &mut Arena,

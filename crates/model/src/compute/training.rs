@@ -1,7 +1,8 @@
 //! What is trained, as far as memory and the backward are concerned.
 //!
-//! Takes the modules that have pairs, or that all weights are trained, and gives what every buffer's size and life depends
-//! on. A plan makes it from a configuration and a run from its model: both here, so that they cannot disagree.
+//! Takes the modules that have pairs, or that all weights are trained, and gives what every buffer's size and
+//! life depends on. A plan makes it from a configuration and a run from its model: both here, so that they
+//! cannot disagree.
 
 use crate::config::ModelConfig;
 use crate::lora::LoraSettings;
@@ -20,7 +21,8 @@ pub(super) struct Training {
     pub rank: PerTower<usize>,
     /// Rank of the pairs in the merger; zero for none.
     pub merger_rank: usize,
-    /// The lowest block of each tower that backward visits: below it no gradient is needed, and nothing is kept.
+    /// The lowest block of each tower that backward visits: below it no gradient is needed, and nothing is
+    /// kept.
     pub lowest: PerTower<usize>,
     /// Whether weights themselves are trained.
     pub full: bool,

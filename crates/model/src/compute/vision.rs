@@ -1,8 +1,9 @@
 //! The vision tower and the merger: from compact patches to rows of the language model.
 //!
-//! In come bytes of patches and a prepared batch; out come merged rows in the order of the pictures' tokens, and on the
-//! way back the gradients of what is trained in the tower. Patches are laid in window order from the start, so that
-//! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
+//! Takes bytes of patches and a prepared batch, and gives merged rows in the order of the images' tokens; the
+//! backward gives the gradients of what is trained in the tower. Patches are laid in window order from the
+//! start, so that windows and images are runs of rows; the merged rows are put back in their own order at the
+//! end.
 
 use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
 use super::model::{Gradients, Model};
@@ -60,7 +61,8 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
     }
 }
 
-/// Normalises the bytes in window order and multiplies them with the patch kernel, folded over its equal frames.
+/// Normalises the bytes in window order and multiplies them with the patch kernel, folded over its equal
+/// frames.
 fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     let (model, slots) = (step.model, step.slots);
     let config = model.config();

@@ -1,7 +1,7 @@
 //! The keys of `config.json`, and the rules between them.
 //!
-//! Takes the text of the file and gives a [`ModelConfig`] or the key at fault. Savers of different ages write the
-//! same thing under different keys, so everything optional is an `Option` here and is settled once.
+//! Takes the text of the file and gives a [`ModelConfig`] or the key at fault. Savers of different ages write
+//! the same thing under different keys, so everything optional is an `Option` here and is settled once.
 
 use super::{ConfigError, ModelConfig, Quantization, TextConfig, VisionConfig};
 use crate::parameters::parameters;

@@ -1,7 +1,7 @@
 //! Writes a safetensors file as a stream.
 //!
-//! Takes the names, types and shapes first, then the bytes in that order. The file appears under its name only when it is
-//! whole and on disk. Memory is the writer's buffer, whatever the size of the file.
+//! Takes the names, types and shapes first, then the bytes in that order. The file appears under its name
+//! only when it is whole and on disk. Memory is the writer's buffer, whatever the size of the file.
 
 use super::{Dtype, PREFIX, TensorFileError};
 use garden_files::PartialFile;

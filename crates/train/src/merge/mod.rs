@@ -1,8 +1,8 @@
 //! Merges an adapter and its base model into one folder that loads without either.
 //!
-//! Takes a base model and a PEFT adapter, and writes a complete folder in 16 bits or in bitsandbytes' 4 bits. Tensors go
-//! through one at a time, the folder appears under its name only when it is whole, and a result that equals its base is
-//! refused.
+//! Takes a base model and a PEFT adapter, and writes a complete folder in 16 bits or in bitsandbytes' 4 bits.
+//! Tensors go through one at a time, the folder appears under its name only when it is whole, and a result
+//! that equals its base is refused.
 
 mod partial;
 mod tensors;

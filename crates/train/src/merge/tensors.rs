@@ -1,7 +1,7 @@
 //! One tensor of a merged model: base plus low-rank product, in the type it is written in.
 //!
-//! In comes a parameter; out go its bytes, row by row where its type allows it, and the number of elements that differ from the base as
-//! they are stored.
+//! Takes a parameter and writes its bytes, row by row where its type allows it. Gives the number of elements
+//! that differ from the base as they are stored.
 
 use super::{MergeError, MergedAs};
 use garden_engine::{

@@ -1,7 +1,7 @@
 //! AdamW with f32 moments.
 //!
-//! The order of roundings is that of PyTorch's CPU kernel. Fused multiply-adds are asked for by name, so that every
-//! machine gets the same bits.
+//! The order of roundings is that of PyTorch's CPU kernel. Fused multiply-adds are asked for by name, so that
+//! every machine gets the same bits.
 
 use super::{Algorithm, StatePart, StateValues, Step};
 use garden_engine::vectorised;

@@ -1,7 +1,7 @@
 //! AdamW with 8-bit moments, quantised in blocks.
 //!
-//! The state and the order of roundings are those of bitsandbytes' CPU kernel. Moments exist in f32 only block by block,
-//! while they are updated.
+//! The state and the order of roundings are those of bitsandbytes' CPU kernel. Moments exist in f32 only
+//! block by block, while they are updated.
 
 use super::{
     Algorithm, StatePart, StateValues, Step,
@@ -12,8 +12,8 @@ use garden_engine::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
 use garden_model::{MatrixShape, compute::TrainableTensor};
 use rayon::prelude::*;
 
-/// Tensors with fewer elements keep f32 moments: the saving is small and they are often the sensitive ones. The figure
-/// is bitsandbytes'.
+/// Tensors with fewer elements keep f32 moments: the saving is small and they are often the sensitive ones.
+/// The figure is bitsandbytes'.
 pub(super) const SMALLEST_8BIT: usize = 4096;
 /// Elements a task works on: large enough to hide the cost of a task, and a whole number of blocks.
 const PIECE: usize = 64 * BLOCK;

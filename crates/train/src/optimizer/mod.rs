@@ -1,9 +1,9 @@
 //! Optimizers, and clipping by the global norm.
 //!
-//! An [`Optimizer`] takes trained tensors with their summed gradients, one after another, and changes values and state in
-//! place; nothing is allocated. Results do not depend on the number of threads: pieces are independent, and sums are taken
-//! over fixed pieces in a fixed order. Each optimizer is a file here that implements [`Algorithm`], and a line in the list
-//! below.
+//! An [`Optimizer`] takes trained tensors with their summed gradients, one after another, and changes values
+//! and state in place; nothing is allocated. Results do not depend on the number of threads: pieces are
+//! independent, and sums are taken over fixed pieces in a fixed order. Each optimizer is a file here that
+//! implements [`Algorithm`], and a line in the list below.
 
 mod adamw;
 mod adamw_8bit;
@@ -14,7 +14,8 @@ pub use clip::SquaredNorm;
 use garden_model::{MatrixShape, compute::TrainableTensor, tensor_file::Dtype};
 use serde::{Deserialize, Serialize};
 
-/// Makes [`OptimizerKind`] from the list: flags, configuration files, plans and checkpoints all derive from it.
+/// Makes [`OptimizerKind`] from the list: flags, configuration files, plans and checkpoints all derive from
+/// it.
 macro_rules! optimizers {
     ($($(#[$about:meta])* $kind:ident $name:literal $algorithm:expr;)+) => {
         /// An optimizer by its name.
@@ -64,8 +65,8 @@ trait Algorithm: Sync {
     /// The parts of the state for a tensor of this shape. The memory plan and checkpoints follow from it.
     fn state(&self, shape: MatrixShape) -> Vec<StatePart>;
 
-    /// Moves a tensor against its gradient, which is to be multiplied by the step's scale first. `state` holds the parts
-    /// that [`Algorithm::state`] names, in that order; they are zero before the first step.
+    /// Moves a tensor against its gradient, which is to be multiplied by the step's scale first. `state`
+    /// holds the parts that [`Algorithm::state`] names, in that order; they are zero before the first step.
     fn update(&self, step: &Step<'_>, tensor: TrainableTensor<'_>, state: &mut [StateValues]);
 }
 
@@ -278,7 +279,8 @@ mod tests {
         (optimizer, params)
     }
 
-    /// To the bit; or, where the peer's roundings are not IEEE's, to a few units in the last place of the tensor's scale.
+    /// To the bit; or, where the peer's roundings are not IEEE's, to a few units in the last place of the
+    /// tensor's scale.
     fn assert_close(name: &str, ours: &[f32], theirs: &[f32], exact: bool) {
         assert_eq!(ours.len(), theirs.len(), "{name}");
         let largest = theirs.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
@@ -294,8 +296,8 @@ mod tests {
             let prefix = format!("{name}.{index}");
             // bitsandbytes updates small tensors by a formula of its own.
             let exact = kind == OptimizerKind::Adamw || param.len() >= SMALLEST_8BIT;
-            // PyTorch's square root is not always rounded correctly, so values may differ in the last bit; moments
-            // are made without it.
+            // PyTorch's square root is not always rounded correctly, so values may differ in the last bit;
+            // moments are made without it.
             assert_close(&prefix, param, &goldens.f32(&format!("{prefix}.param")), false);
             for (part, slice) in optimizer.state(index) {
                 let key = format!("{prefix}.{part}");
@@ -330,8 +332,8 @@ mod tests {
 
     #[test]
     fn zero_gradients_do_not_explode() {
-        // A block that once had gradients and then only zeros: the second moment fades faster than the codes can
-        // tell from zero, and a division by its root must still be harmless.
+        // A block that once had gradients and then only zeros: the second moment fades faster than the codes
+        // can tell from zero, and a division by its root must still be harmless.
         let mut values = vec![0.5f32; SMALLEST_8BIT];
         let mut optimizer = Optimizer::new(OptimizerKind::Adamw8bit, SETTINGS, [vector(values.len())]);
         let settle = gradient(60, values.len());

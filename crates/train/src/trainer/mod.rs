@@ -1,7 +1,8 @@
 //! The training loop, with evaluations, logs and checkpoints on the way.
 //!
-//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends on the seed, the
-//! settings and the step's number alone, so a run that is killed and resumed ends with the same bits as one that was not.
+//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends on
+//! the seed, the settings and the step's number alone, so a run that is killed and resumed ends with the same
+//! bits as one that was not.
 
 mod callback;
 mod end;
@@ -328,7 +329,8 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         self.settings.is_done(self.state.global_step, self.state.max_steps, self.progress.position)
     }
 
-    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that resumes it.
+    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that
+    /// resumes it.
     fn finish(mut self, mut control: Control) -> Result<Outcome, TrainError> {
         if matches!(control.stop, None | Some(StopReason::EarlyStopping)) {
             self.log_training()?;

@@ -1,8 +1,8 @@
 //! What the trainer needs of a model and of its data.
 //!
-//! In come batches; out come sums of losses, with gradients kept by the model until they are cleared. Gradients are those of
-//! the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step, so that how rows are
-//! cut into batches does not change what is learned.
+//! A model takes batches and gives sums of losses; it keeps gradients until they are cleared. Gradients are
+//! those of the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step,
+//! so that how rows are cut into batches does not change what is learned.
 
 use garden_model::compute::TrainableTensor;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! Where a run stands between two steps, besides the model, the optimizer and the history.
 //!
-//! A checkpoint carries it as `progress.json`, so that a resumed run goes on at the next row and logs the same numbers.
+//! A checkpoint carries it as `progress.json`, so that a resumed run goes on at the next row and logs the
+//! same numbers.
 
 use super::{Position, StepFacts};
 use serde::{Deserialize, Serialize};

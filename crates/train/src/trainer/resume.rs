@@ -1,7 +1,8 @@
 //! Continues a run from a checkpoint.
 //!
-//! Takes a checkpoint whose sums were checked and brings a trainer to where it was written. Tensors that do not match are
-//! refused by name, and so is a checkpoint of other rows: a place in one dataset means nothing in another.
+//! Takes a checkpoint whose sums were checked and brings a trainer to where it was written. Tensors that do
+//! not match are refused by name, and so is a checkpoint of other rows: a place in one dataset means nothing
+//! in another.
 
 use super::{
     BatchSource, BoxError, LogEntry, TRAINER_STATE, TrainError, TrainableModel, Trainer, TrainerSettings,

@@ -1,7 +1,8 @@
 //! Writes a checkpoint of a run.
 //!
-//! A checkpoint holds the model's part, `optimizer.safetensors`, `trainer_state.json` and `progress.json`. Values that are
-//! not finite are refused: a checkpoint of them would be resumed from, and give nothing but NaN.
+//! A checkpoint holds the model's part, `optimizer.safetensors`, `trainer_state.json` and `progress.json`.
+//! Values that are not finite are refused: a checkpoint of them would be resumed from, and give nothing but
+//! NaN.
 
 use super::{BatchSource, BoxError, TrainError, TrainableModel, Trainer, progress::PROGRESS};
 use crate::{checkpoint::Checkpoint, optimizer::StateValues};

@@ -489,7 +489,8 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
 }
 
-/// Twenty rows in batches of four, of which four are dropped: four steps an epoch. In the first epoch the last row is one of them.
+/// Twenty rows in batches of four, of which four are dropped: four steps an epoch. In the first epoch the
+/// last row is one of them.
 fn partly_dropped() -> (TrainerSettings, ToyData) {
     let settings = TrainerSettings { accumulation: 1, logging_steps: 1, save: When::Epoch, ..settings() };
     (settings, ToyData { dropped: |row| row % 5 == 4, ..ToyData::new(20, 4) })
@@ -636,7 +637,8 @@ fn divergence_is_an_error_that_names_the_step() {
 #[test]
 fn values_that_are_not_finite_are_never_written() {
     let dir = tempfile::tempdir().unwrap();
-    // A decay that overflows as soon as the warm-up gives a rate: the second loss is fine, the values after its step are not.
+    // A decay that overflows as soon as the warm-up gives a rate: the second loss is fine, the values after
+    // its step are not.
     let adam = AdamSettings { weight_decay: 1e300, ..settings().adam };
     let settings = TrainerSettings { adam, save: When::Steps(1), max_steps: Some(2), ..settings() };
     let error = train(dir.path(), settings, &mut ToyData::new(40, 4), None, vec![]).err().unwrap();

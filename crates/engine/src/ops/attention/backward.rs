@@ -1,8 +1,8 @@
 //! Attention, backward: scores are computed again, a tile at a time, from the log-sum-exp of the forward.
 //!
-//! Takes the forward's rows and results and the gradient of the results, and gives the gradients of queries, keys and
-//! values. A task owns one key head of one segment with all its query heads, so that what several queries give to one key
-//! is added in one order.
+//! Takes the forward's rows and results and the gradient of the results, and gives the gradients of queries,
+//! keys and values. A task owns one key head of one segment with all its query heads, so that what several
+//! queries give to one key is added in one order.
 
 use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
@@ -12,7 +12,8 @@ use crate::product::fits;
 use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
-/// Queries of a tile; as many as [`KEYS`] keeps the ten tiles of a step (300 KiB at a head size of 128) in the L2.
+/// Queries of a tile; as many as [`KEYS`] keeps the ten tiles of a step (300 KiB at a head size of 128) in
+/// the L2.
 const QUERIES: usize = 64;
 
 /// What the forward was given and gave.

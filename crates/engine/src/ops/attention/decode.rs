@@ -1,7 +1,7 @@
 //! Attends one new token to the keys and values kept of those before it, as generation needs it.
 //!
-//! Takes the query heads of one token and the cache's rows, and gives the attended row. Every key is read once for all
-//! query heads that share it; the caller's scratch holds one score a head and key.
+//! Takes the query heads of one token and the cache's rows, and gives the attended row. Every key is read
+//! once for all query heads that share it; the caller's scratch holds one score a head and key.
 
 use super::Rows;
 use crate::ops::math::{dot, softmax};

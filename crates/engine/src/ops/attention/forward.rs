@@ -1,7 +1,8 @@
 //! Attention, forward: a tile of queries passes over the keys with a running maximum and sum.
 //!
-//! Takes query, key and value rows, and gives attended rows and their log-sum-exp. A task owns some tokens of one
-//! segment for all query heads that share a key head, so that keys and values are rearranged once for the group.
+//! Takes query, key and value rows, and gives attended rows and their log-sum-exp. A task owns some tokens of
+//! one segment for all query heads that share a key head, so that keys and values are rearranged once for the
+//! group.
 
 use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
@@ -10,11 +11,12 @@ use crate::ops::math::{exp, exponentials, largest, reference};
 use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
-/// Query rows of a task, over all heads of its group: enough to make the rearranging of keys cheap, and few enough
-/// for queries and results (256 KiB at a head size of 128) to stay in the L2.
+/// Query rows of a task, over all heads of its group: enough to make the rearranging of keys cheap, and few
+/// enough for queries and results (256 KiB at a head size of 128) to stay in the L2.
 const QUERIES: usize = 256;
 
-/// Attends every query to the keys of its segment. `out` is `tokens x heads * head_dim`, `log_sum_exp` `tokens x heads`.
+/// Attends every query to the keys of its segment. `out` is `tokens x heads * head_dim`, `log_sum_exp`
+/// `tokens x heads`.
 pub fn forward(
     shape: &Shape<'_>,
     q: Rows<'_>,
@@ -187,7 +189,8 @@ impl Pass<'_> {
     }
 }
 
-/// Turns scores into their exponentials below a new maximum; gives what earlier results are to be multiplied with.
+/// Turns scores into their exponentials below a new maximum; gives what earlier results are to be multiplied
+/// with.
 #[inline(always)]
 fn soften(scores: &mut [f32], seen: usize, maximum: &mut f32, sum: &mut f32) -> f32 {
     scores[seen..].fill(f32::NEG_INFINITY);

@@ -1,7 +1,7 @@
 //! The backward of a block.
 //!
-//! Takes the gradient of a block's output and what its forward kept, and gives the gradient of its input, in the same
-//! place, and those of what is trained in it. Frozen layers only pass gradients on.
+//! Takes the gradient of a block's output and what its forward kept, and gives the gradient of its input, in
+//! the same place, and those of what is trained in it. Frozen layers only pass gradients on.
 
 use super::super::model::{Gradients, Projection};
 use super::super::slots::{BackwardWork, BlockSlots, Kept, Work};
@@ -24,8 +24,9 @@ impl Pass<'_> {
         Trained { projection, rows, grad, narrow, mask: projection.mask(self.dropout) }
     }
 
-    /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the lowest trained
-    /// layer (`to_input` false), where nobody reads it. A block without slots for a backward is passed over.
+    /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the
+    /// lowest trained layer (`to_input` false), where nobody reads it. A block without slots for a backward
+    /// is passed over.
     pub(in super::super) fn backward(
         &self,
         arena: &mut Arena,
@@ -292,9 +293,10 @@ impl Trained<'_, '_> {
     }
 }
 
-/// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is a sum of
-/// products, of as many at a time as there is room to pack; pairs with dropout come last, their gradient goes through the
-/// mask first. Layers given as parts of their outputs go on with the sum in `out`, unless they are the first parts.
+/// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is a
+/// sum of products, of as many at a time as there is room to pack; pairs with dropout come last, their
+/// gradient goes through the mask first. Layers given as parts of their outputs go on with the sum in `out`,
+/// unless they are the first parts.
 pub(in super::super) fn input_gradient(
     layers: &[(&Trained<'_, '_>, &[f32])],
     out: &mut [f32],

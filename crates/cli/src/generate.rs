@@ -109,7 +109,7 @@ fn prompt(args: &Args, interpreter: &mut Interpreter) -> Result<Prompt> {
 /// A picture at fault is told by the file it came from.
 fn name_picture(error: GenerateError, files: &[PathBuf]) -> anyhow::Error {
     match error {
-        GenerateError::Picture { number, source } if (1..=files.len()).contains(&number) => {
+        GenerateError::Image { number, source } if (1..=files.len()).contains(&number) => {
             anyhow::Error::new(source).context(flag_of(&files[number - 1]))
         }
         other => other.into(),

@@ -62,13 +62,13 @@ pub struct ModelConfig {
     pub vision: VisionConfig,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// The token that stands for one merged patch of a picture.
+    /// The token that stands for one merged patch of an image.
     pub image_token_id: u32,
     /// The token that stands for one merged patch of a film.
     pub video_token_id: u32,
-    /// The token before a picture.
+    /// The token before an image.
     pub vision_start_token_id: u32,
-    /// The token after a picture.
+    /// The token after an image.
     pub vision_end_token_id: u32,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
@@ -128,7 +128,7 @@ pub struct VisionConfig {
     pub merge_size: usize,
     /// Side of an attention window in pixels.
     pub window_size: usize,
-    /// Blocks that see the whole picture instead of a window.
+    /// Blocks that see the whole image instead of a window.
     pub full_attention_blocks: Vec<usize>,
     /// Epsilon of every norm.
     pub norm_epsilon: f32,
@@ -237,7 +237,7 @@ impl VisionConfig {
         self.window_size / self.merge_size / self.patch_size
     }
 
-    /// Whether block `index` sees the whole picture.
+    /// Whether block `index` sees the whole image.
     pub(crate) fn is_full_attention(&self, index: usize) -> bool {
         self.full_attention_blocks.contains(&index)
     }

@@ -107,7 +107,7 @@ fn positions_of_whole_batches_equal_hugging_face() {
 }
 
 #[test]
-fn tokens_that_do_not_fit_the_pictures_are_refused() {
+fn tokens_that_do_not_fit_the_images_are_refused() {
     const IMAGE: u32 = 9;
     let positions = |tokens: &[u32], grids: &[Grid]| mrope_positions(tokens, grids, IMAGE, MERGE);
     let one_short = positions(&[1, IMAGE, IMAGE, IMAGE, 2], &[[1, 4, 4]]).unwrap_err();
@@ -115,10 +115,10 @@ fn tokens_that_do_not_fit_the_pictures_are_refused() {
     // Three times so many merged tokens wrap to one.
     let wraps = positions(&[1, IMAGE], &[[0xAAAA_AAAA_AAAA_AAAB, 2 * 3, 2]]).unwrap_err();
     assert!(matches!(wraps, PositionError::TokensDiffer { needed: usize::MAX, found: 1, .. }));
-    let no_picture = positions(&[1, IMAGE], &[]).unwrap_err();
-    assert_eq!(no_picture, PositionError::PicturesDiffer { found: 1, given: 0 });
+    let no_image = positions(&[1, IMAGE], &[]).unwrap_err();
+    assert_eq!(no_image, PositionError::ImagesDiffer { found: 1, given: 0 });
     let no_tokens = positions(&[1, 2], &[[1, 2, 2]]).unwrap_err();
-    assert_eq!(no_tokens, PositionError::PicturesDiffer { found: 0, given: 1 });
+    assert_eq!(no_tokens, PositionError::ImagesDiffer { found: 0, given: 1 });
     let odd = positions(&[IMAGE], &[[1, 3, 2]]).unwrap_err();
     assert!(matches!(odd, PositionError::BadGrid { index: 0, .. }));
 }

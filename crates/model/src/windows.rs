@@ -13,7 +13,7 @@ pub struct WindowLayout {
     pub order: Vec<u32>,
     /// Where each window begins, in patches, and at the end the number of all patches.
     pub window_bounds: Vec<u32>,
-    /// Where each frame of each picture begins, in patches, and at the end the number of all patches.
+    /// Where each frame of each image begins, in patches, and at the end the number of all patches.
     pub frame_bounds: Vec<u32>,
 }
 

@@ -40,8 +40,8 @@ pub enum GenerateError {
     Processor(#[from] ProcessorError),
     #[error(transparent)]
     Sample(#[from] SampleError),
-    #[error("picture {number}: {source}")]
-    Picture { number: usize, source: ImageError },
+    #[error("image {number}: {source}")]
+    Image { number: usize, source: ImageError },
     #[error("the question: {0}")]
     Text(#[from] TextError),
     #[error(transparent)]
@@ -82,7 +82,7 @@ pub struct Answer {
     pub text: String,
     /// Its tokens, without the one that ended it.
     pub tokens: Vec<u32>,
-    /// Tokens of the question, pictures included.
+    /// Tokens of the question, images included.
     pub prompt_tokens: usize,
     /// Why it ended.
     pub end: End,
@@ -109,10 +109,10 @@ pub fn load(
     })
 }
 
-/// A question of one turn: pictures first, then words.
-pub fn question(words: &str, pictures: usize) -> Conversation {
-    let picture = || Part::Image(ImageSource::Bytes(Vec::new()));
-    let mut parts: Vec<Part> = (0..pictures).map(|_| picture()).collect();
+/// A question of one turn: images first, then words.
+pub fn question(words: &str, images: usize) -> Conversation {
+    let image = || Part::Image(ImageSource::Bytes(Vec::new()));
+    let mut parts: Vec<Part> = (0..images).map(|_| image()).collect();
     parts.push(Part::Text(words.to_owned()));
     Conversation::new(vec![Turn::new(Role::User, parts)])
 }
@@ -187,19 +187,19 @@ impl Interpreter {
         })
     }
 
-    /// A conversation whose pictures are `pictures`, in order, made ready to be asked.
+    /// A conversation whose images are `images`, in order, made ready to be asked.
     pub fn prompt(
         &mut self,
         asked: &Conversation,
-        pictures: &[Vec<u8>],
+        images: &[Vec<u8>],
         sampling: Sampling,
     ) -> Result<Prompt, GenerateError> {
         let Sampling { max_tokens, temperature, seed } = sampling;
         let sampler = Sampler::new(temperature, self.penalty, seed)?;
         let (mut patches, mut grids, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, picture) in pictures.iter().enumerate() {
-            let made = self.processor.append_patches(picture, &mut self.work, &mut patches);
-            let grid = made.map_err(|source| GenerateError::Picture { number: index + 1, source })?;
+        for (index, image) in images.iter().enumerate() {
+            let made = self.processor.append_patches(image, &mut self.work, &mut patches);
+            let grid = made.map_err(|source| GenerateError::Image { number: index + 1, source })?;
             places.push(grid.tokens(self.processor.config().merge_size));
             grids.push([1, grid.rows as usize, grid.columns as usize]);
         }

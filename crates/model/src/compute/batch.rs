@@ -17,9 +17,9 @@ pub struct PackedBatch<'a> {
     pub labels: &'a [i32],
     /// Where each row begins in `ids`, and where the last one ends.
     pub segments: &'a [usize],
-    /// Compact patches of all pictures in order: channel by channel, one frame, as bytes.
+    /// Compact patches of all images in order: channel by channel, one frame, as bytes.
     pub patches: &'a [u8],
-    /// Grid of each picture: frames, rows, columns.
+    /// Grid of each image: frames, rows, columns.
     pub grids: &'a [Grid],
 }
 
@@ -49,7 +49,7 @@ pub enum BatchError {
         /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// The pictures do not fit the tokens of their row.
+    /// The images do not fit the tokens of their row.
     #[error("row {row} of the batch: {source}")]
     Positions {
         /// Which row, from 0.
@@ -74,16 +74,16 @@ pub enum BatchError {
 pub(super) struct Prepared {
     /// Time, row and column of each token.
     pub positions: [Vec<u32>; 3],
-    /// For each merged token of the pictures in order, the row of `ids` it fills.
-    pub picture_rows: Vec<usize>,
+    /// For each merged token of the images in order, the row of `ids` it fills.
+    pub image_rows: Vec<usize>,
     /// Rows whose next token has a label, and that label.
     pub predicting: Vec<usize>,
     pub targets: Vec<u32>,
     /// Order of windows over merged tokens.
     pub order: Vec<u32>,
-    /// Bounds of windows and of whole pictures, in patches.
+    /// Bounds of windows and of whole images, in patches.
     pub windows: Vec<usize>,
-    pub pictures: Vec<usize>,
+    pub images: Vec<usize>,
     /// Row and column of each patch, in window order.
     pub patch_positions: [Vec<u32>; 2],
 }
@@ -109,9 +109,9 @@ impl Prepared {
         for (row, bounds) in batch.segments.windows(2).enumerate() {
             let tokens = &batch.ids[bounds[0]..bounds[1]];
             let starts = |at: &usize| tokens[*at] == image && (*at == 0 || tokens[*at - 1] != image);
-            let pictures = (0..tokens.len()).filter(starts).count().min(grids.len());
+            let images = (0..tokens.len()).filter(starts).count().min(grids.len());
             let last = row + 2 == batch.segments.len();
-            let own = if last { grids } else { &grids[..pictures] };
+            let own = if last { grids } else { &grids[..images] };
             let positions = mrope_positions(tokens, own, image, config.vision.merge_size)
                 .map_err(|source| BatchError::Positions { row, source })?;
             grids = &grids[own.len()..];
@@ -120,7 +120,7 @@ impl Prepared {
             }
         }
         let rows = batch.ids.iter().enumerate().filter(|(_, id)| **id == image);
-        self.picture_rows = rows.map(|(row, _)| row).collect();
+        self.image_rows = rows.map(|(row, _)| row).collect();
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Prepared {
         let layout: WindowLayout = window_layout(grids, vision.merged_window(), merge);
         let wide = |bounds: &[u32]| bounds.iter().map(|&bound| bound as usize).collect();
         self.windows = wide(&layout.window_bounds);
-        self.pictures = wide(&layout.frame_bounds);
+        self.images = wide(&layout.frame_bounds);
         let mut plain: Vec<[u32; 2]> = Vec::new();
         for &[frames, rows, columns] in grids {
             for merged in 0..frames * rows * columns / unit {

@@ -38,7 +38,7 @@ pub struct PlanRequest<'a> {
     pub optimizer: usize,
     /// The longest batch.
     pub shapes: Shapes,
-    /// Batches at work and prepared ahead, and pictures on their way into them, in bytes.
+    /// Batches at work and prepared ahead, and images on their way into them, in bytes.
     pub batches: usize,
     /// What the process takes before any weight, in bytes.
     pub process: usize,

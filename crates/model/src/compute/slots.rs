@@ -17,7 +17,7 @@ use garden_engine::{Layout, Purpose, Slot};
 pub struct Shapes {
     /// Tokens of all rows.
     pub tokens: usize,
-    /// Patches of all pictures.
+    /// Patches of all images.
     pub patches: usize,
     /// Tokens with a label.
     pub labels: usize,

@@ -33,7 +33,7 @@ pub(super) fn forward(
     let x = &mut x[..rows * width];
     embedding::forward(&model.weights().text.embedding, batch.ids, x)?;
     for (window_place, &token) in step.prepared.order.iter().enumerate() {
-        let row = step.prepared.picture_rows[token as usize];
+        let row = step.prepared.image_rows[token as usize];
         x[row * width..][..width].copy_from_slice(&merged[window_place * width..][..width]);
     }
     let frequencies = Frequencies::sections(&text.mrope_section, text.rope_theta);
@@ -124,7 +124,7 @@ pub(super) fn logits<'a>(step: &Step<'_>, arena: &'a mut Arena) -> &'a [f32] {
     logits
 }
 
-/// Backward over the layers, then to the embedding and the pictures' rows.
+/// Backward over the layers, then to the embedding and the images' rows.
 pub(super) fn backward(
     step: &Step<'_>,
     arena: &mut Arena,
@@ -146,9 +146,9 @@ pub(super) fn backward(
     arena.reach(clock.merger_backward());
     let [grad, grad_merged] = arena.get([slots.text.grad, slots.grad_merged]);
     for (window_place, &token) in step.prepared.order.iter().enumerate() {
-        let row = &mut grad[step.prepared.picture_rows[token as usize] * width..][..width];
+        let row = &mut grad[step.prepared.image_rows[token as usize] * width..][..width];
         grad_merged[window_place * width..][..width].copy_from_slice(row);
-        // A picture's row does not come from the embedding.
+        // An image's row does not come from the embedding.
         row.fill(0.0);
     }
     if let Some(id) = model.id("model.language_model.embed_tokens.weight") {

@@ -76,7 +76,7 @@ impl Training {
         Self {
             rank: PerTower { vision: rank_of(vision), text: rank_of(text) },
             merger_rank: if merger { rank } else { 0 },
-            // On its way down to the pictures a gradient passes every layer of the language model.
+            // On its way down to the images a gradient passes every layer of the language model.
             lowest: PerTower {
                 vision: vision.unwrap_or(usize::MAX),
                 text: if through_vision { 0 } else { text.unwrap_or(usize::MAX) },

@@ -54,7 +54,7 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
         block: step.model.vision_block(index),
         rows: step.prepared.patches(),
         picked: None,
-        segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
+        segments: if full { &step.prepared.images } else { &step.prepared.windows },
         cos: step.slots.vision.cos,
         sin: step.slots.vision.sin,
         dropout: step.dropout,
@@ -92,7 +92,7 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     multiply(Output::new(input, rows, width), Start::ZERO, &[term], scratch);
 }
 
-/// Sums the kernel over its frames: a still picture shows the same in all of them.
+/// Sums the kernel over its frames: a still image shows the same in all of them.
 fn fold(model: &Model, folded: &mut [f32]) {
     let config = model.config();
     let (frames, channels) = (config.vision.temporal_patch_size, config.vision.channels);

@@ -43,8 +43,8 @@ pub enum CheckpointError {
     /// A file or a tensor in it is at fault.
     #[error(transparent)]
     File(#[from] TensorFileError),
-    /// Several tensors are at fault; the first is told, the others counted.
-    #[error("{first} (and {others} more tensors are at fault; `model-garden inspect` lists them)")]
+    /// Several tensors are at fault; the first is named, the others are counted.
+    #[error("{first} (and {others} more tensors are at fault)")]
     Tensors {
         /// The first fault.
         first: Box<TensorFileError>,

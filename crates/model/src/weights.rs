@@ -263,7 +263,7 @@ impl Loader<'_> {
         Ok(values)
     }
 
-    /// That of the matrices which 4-bit and 8-bit loading leaves alone.
+    /// The precision of matrices that 4-bit and 8-bit loading leaves alone.
     fn kept_precision(&self) -> Precision {
         match self.precision {
             Precision::Bits4 | Precision::Bits8 => Precision::AsStored,

@@ -1,8 +1,8 @@
 //! Advice about the errors of `garden-model`, and about merging.
 
 use super::Advice;
-use garden_model::{ConfigError, LoraError, compute::PlanError, init::InitError};
-use garden_train::{merge::MergeError, run::RunError};
+use garden_model::{CheckpointError, ConfigError, LoraError, compute::PlanError, init::InitError};
+use garden_train::{merge::MergeError, plan::SourceError, run::RunError};
 use std::error::Error;
 
 /// What the command line adds to an error of `garden-model` or of a merge. Errors that only pass another one
@@ -22,6 +22,12 @@ pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
     }
     if let Some(InitError::Exists(_)) = error.downcast_ref::<InitError>() {
         return Some(Advice::Also("choose another --output".into()));
+    }
+    if let Some(SourceError::Weights(error)) = error.downcast_ref::<SourceError>() {
+        return advice(error);
+    }
+    if let Some(CheckpointError::Tensors { .. }) = error.downcast_ref::<CheckpointError>() {
+        return Some(Advice::Also("`model-garden inspect` lists them all".into()));
     }
     match error.downcast_ref::<ConfigError>() {
         Some(ConfigError::Value { key: "quantization_config.load_in_8bit", .. }) => {
@@ -48,6 +54,7 @@ fn merge(error: &MergeError) -> Option<Advice> {
             Some(Advice::Instead(format!("--output {error}")))
         }
         MergeError::Config(error) => advice(error),
+        MergeError::Checkpoint(error) => advice(error),
         _ => None,
     }
 }

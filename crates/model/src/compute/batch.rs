@@ -8,14 +8,14 @@ use crate::config::ModelConfig;
 use crate::positions::{Grid, PositionError, mrope_positions};
 use crate::windows::{WindowLayout, window_layout};
 
-/// Rows laid end to end, without padding.
+/// Sequences laid end to end, without padding.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedBatch<'a> {
-    /// Token ids of all rows.
+    /// Token ids of all sequences.
     pub ids: &'a [u32],
     /// The token itself where it is learned, a negative number elsewhere; not shifted.
     pub labels: &'a [i32],
-    /// Where each row begins in `ids`, and where the last one ends.
+    /// Where each sequence begins in `ids`, and where the last one ends.
     pub segments: &'a [usize],
     /// Compact patches of all images in order: channel by channel, one frame, as bytes.
     pub patches: &'a [u8],
@@ -36,8 +36,8 @@ pub enum BatchError {
         /// How many there are.
         found: usize,
     },
-    /// The bounds of the rows are not in order.
-    #[error("the bounds of the batch's rows are not ascending from 0")]
+    /// The bounds of the sequences are not in order.
+    #[error("the bounds of the batch's sequences are not ascending from 0")]
     Segments,
     /// A token or label that the vocabulary does not have.
     #[error("token {id} at place {place} is not below the vocabulary of {vocabulary}")]
@@ -49,11 +49,11 @@ pub enum BatchError {
         /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// The images do not fit the tokens of their row.
-    #[error("row {row} of the batch: {source}")]
+    /// The images do not fit the tokens of their sequence.
+    #[error("sequence {sequence} of the batch: {source}")]
     Positions {
-        /// Which row, from 0.
-        row: usize,
+        /// Which sequence, from 0.
+        sequence: usize,
         /// What does not fit.
         source: PositionError,
     },
@@ -106,14 +106,14 @@ impl Prepared {
     fn place_tokens(&mut self, config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {
         let image = config.image_token_id;
         let mut grids = batch.grids;
-        for (row, bounds) in batch.segments.windows(2).enumerate() {
+        for (sequence, bounds) in batch.segments.windows(2).enumerate() {
             let tokens = &batch.ids[bounds[0]..bounds[1]];
             let starts = |at: &usize| tokens[*at] == image && (*at == 0 || tokens[*at - 1] != image);
             let images = (0..tokens.len()).filter(starts).count().min(grids.len());
-            let last = row + 2 == batch.segments.len();
+            let last = sequence + 2 == batch.segments.len();
             let own = if last { grids } else { &grids[..images] };
             let positions = mrope_positions(tokens, own, image, config.vision.merge_size)
-                .map_err(|source| BatchError::Positions { row, source })?;
+                .map_err(|source| BatchError::Positions { sequence, source })?;
             grids = &grids[own.len()..];
             for (axis, list) in self.positions.iter_mut().enumerate() {
                 list.extend(positions.iter().map(|position| position[axis]));
@@ -176,7 +176,7 @@ fn check_lengths(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), Ba
         let fits = grid[0] > 0 && grid[1..].iter().all(|side| *side > 0 && side.is_multiple_of(merge));
         if !fits {
             let source = PositionError::BadGrid { index, grid: *grid, merge };
-            return Err(BatchError::Positions { row: 0, source });
+            return Err(BatchError::Positions { sequence: 0, source });
         }
     }
     let of_grid = |grid: &Grid| grid.iter().try_fold(1usize, |patches, side| patches.checked_mul(*side));

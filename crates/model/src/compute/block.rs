@@ -28,8 +28,8 @@ use std::ops::Range;
 /// pack the same rows too often.
 const PART: usize = 1024;
 
-/// What of an inner width is computed at a time while training. Without a backward nothing else is kept
-/// beside it, and a width that gives no two parts stays whole.
+/// How much of an inner width is computed at a time while training. Without a backward nothing else is kept
+/// beside it; a width that is less than two parts stays whole.
 fn part_of(inner: usize, training: Training) -> usize {
     if training.divided && training.backward && inner >= 2 * PART { PART } else { inner }
 }

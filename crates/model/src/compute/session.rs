@@ -39,7 +39,7 @@ pub enum SessionError {
     /// A token is not in the vocabulary.
     #[error(transparent)]
     Vocabulary(#[from] OutOfVocabulary),
-    /// The system has not that much memory.
+    /// The system does not have that much memory.
     #[error(
         "cannot allocate {bytes} bytes for activations: {source}; use smaller batches or a memory budget"
     )]

@@ -15,7 +15,7 @@ use garden_engine::{Layout, Purpose, Slot};
 /// The longest batch that memory is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shapes {
-    /// Tokens of all rows.
+    /// Tokens of all sequences.
     pub tokens: usize,
     /// Patches of all images.
     pub patches: usize,

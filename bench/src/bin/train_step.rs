@@ -112,13 +112,13 @@ impl Run {
         let patches = batch.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
         let shapes = Shapes { tokens: ids.len(), patches, labels: labelled };
         let session = Session::new(&model, shapes, recompute)?;
-        let mut lengths = Vec::new();
-        session.visit(&mut model, &mut |tensor| lengths.push(tensor.values.len()));
-        let optimizer = Optimizer::new(OptimizerKind::Adamw, ADAM, lengths);
+        let mut shapes_trained = Vec::new();
+        session.visit(&mut model, &mut |tensor| shapes_trained.push(tensor.shape));
+        let optimizer = Optimizer::new(OptimizerKind::Adamw, ADAM, shapes_trained);
         let request = PlanRequest {
             held,
             lora: Some(&lora),
-            optimizer_bytes: |values| OptimizerKind::Adamw.bytes(values),
+            optimizer: usize::try_from(optimizer.bytes())?,
             shapes,
             batches: size_of_val(&*batch.patches),
             process,
@@ -151,7 +151,7 @@ impl Run {
         self.optimizer.begin_step();
         let mut tensor = 0;
         self.session.visit(&mut self.model, &mut |shown| {
-            self.optimizer.update(tensor, shown.values, shown.gradient, RATE, 1.0, true);
+            self.optimizer.update(tensor, shown, RATE, 1.0);
             tensor += 1;
         });
         self.session.clear_gradients();

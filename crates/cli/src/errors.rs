@@ -76,6 +76,8 @@ fn with_causes(error: &anyhow::Error) -> String {
         match told.as_str() {
             "" => told = text,
             _ if told.contains(&text) => {}
+            // What stands before it has told it without the flags.
+            _ if told.contains(&cause.to_string()) => told = told.replace(&cause.to_string(), &text),
             _ => told = format!("{told}: {text}"),
         }
         if let (None, Some(Advice::Also(text))) = (&also, advice) {

@@ -7,7 +7,10 @@ use crate::{
 use anyhow::{Context, Result};
 use garden_data::{BadRow, MAX_IMAGE_BYTES, missing::check_folder};
 use garden_memory::units::counted;
-use garden_train::generate::{GenerateError, Interpreter, Prompt, Sampling, load, question};
+use garden_train::{
+    ModelFolder,
+    generate::{GenerateError, Interpreter, Prompt, Sampling, load, question},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, Read, Write, stderr, stdout},
@@ -60,12 +63,13 @@ pub struct Args {
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<ExitCode> {
     std::iter::once(&args.model).chain(&args.adapter).try_for_each(|folder| check_folder(folder))?;
-    let mut interpreter = Interpreter::from_dir(&args.model, args.pixels.limits())?;
+    let folder = ModelFolder::open(&args.model)?;
+    let mut interpreter = Interpreter::new(&folder, args.pixels.limits())?;
     // Whatever is wrong with the question is told before gigabytes are read.
     let prompt = prompt(args, &mut interpreter)?;
     let bar =
         ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
-    let model = load(&args.model, args.adapter.as_deref(), args.weights.precision(), |share| {
+    let model = load(&folder, args.adapter.as_deref(), args.weights.precision(), |share| {
         bar.set_position((1000.0 * share) as u64);
     })?;
     bar.finish_and_clear();

@@ -33,7 +33,7 @@ fn a_picture_that_cannot_be_read_is_told_by_its_file() {
     assert_eq!(asked.code, Some(0), "{}", asked.errors);
     let flags = ["--max-tokens", "2", "--image", good, "--image", &notes];
     refused(&garden, &flags, &format!("--image {notes}: "));
-    assert!(!ask(&garden, &flags).errors.contains("picture 2"));
+    assert!(!ask(&garden, &flags).errors.contains("image 2"));
 }
 
 #[test]

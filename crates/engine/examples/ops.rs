@@ -1,8 +1,8 @@
-//! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and 274 tokens
-//! each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
-use garden_engine::ops::attention::{self, Rows, Saved, Shape};
+//! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and
+//! 274 tokens each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
+use garden_engine::ops::attention::{self, Heads, Past, Saved, Shape};
 use garden_engine::ops::linear::{self, Linear, Lora};
-use garden_engine::ops::{Write, embedding, gelu, loss, norm, rotary, swiglu};
+use garden_engine::ops::{Rows, RowsMut, Write, embedding, gelu, loss, norm, rotary, swiglu};
 use garden_engine::product::{Output, Start, multiply};
 use garden_engine::{StoredAs, Weight};
 use std::time::Instant;
@@ -71,7 +71,8 @@ fn bytes(floats: usize) -> f64 {
     4.0 * floats as f64
 }
 
-/// The widening matrix of the MLP, alone or with its pair: forward, and all that the backward of a frozen weight does.
+/// The widening matrix of the MLP, alone or with its pair: forward, and all that the backward of a frozen
+/// weight does.
 fn linear(stored: StoredAs, rank: usize) {
     let (outputs, inputs) = (FEED_FORWARD, HIDDEN);
     let weight = Weight::quantise(outputs, inputs, &values(outputs * inputs), stored).expect("finite values");
@@ -85,18 +86,20 @@ fn linear(stored: StoredAs, rank: usize) {
     let flops = (2 * TOKENS * (outputs * inputs + rank * (outputs + inputs))) as f64;
     let seconds = best(|| {
         layer.project(&x, TOKENS, &mut narrow, &mut scratch);
-        layer.forward(&x, &narrow, TOKENS, (&mut out, outputs), None, &mut scratch);
+        let input = linear::Input { x: &x, narrow: &narrow, rows: TOKENS };
+        layer.forward(input, RowsMut { data: &mut out, stride: outputs }, None, &mut scratch);
     });
     print(&format!("linear forward, {what}"), seconds, flops, "GFLOP/s");
     let (mut grad_x, mut grad_narrow) = (vec![0.0; x.len()], vec![0.0; TOKENS * rank]);
     let (mut grad_a, mut grad_b) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+    let grad = Rows { data: &grad, stride: outputs };
     let seconds = best(|| {
-        layer.backward_narrow((&grad, outputs), TOKENS, &mut grad_narrow, &mut scratch);
+        layer.backward_narrow(grad, TOKENS, &mut grad_narrow, &mut scratch);
         if rank > 0 {
-            layer.backward_b((&grad, outputs), &narrow, TOKENS, &mut grad_b, &mut scratch);
+            layer.backward_b(grad, &narrow, TOKENS, &mut grad_b, &mut scratch);
             layer.backward_a(&grad_narrow, &x, TOKENS, &mut grad_a, &mut scratch);
         }
-        let mut terms = vec![layer.weight_input_term((&grad, outputs), TOKENS)];
+        let mut terms = vec![layer.weight_input_term(grad, TOKENS)];
         terms.extend(layer.pair_input_term(&grad_narrow, TOKENS));
         multiply(Output::new(&mut grad_x, TOKENS, inputs), Start::ZERO, &terms, &mut scratch);
     });
@@ -152,7 +155,7 @@ fn positions() {
     let stride = HIDDEN + 512;
     let mut rows = values(TOKENS * stride);
     let table = rotary::Table { cos: &cos, sin: &sin, half };
-    let seconds = best(|| rotary::forward(&mut rows, stride, 10, table));
+    let seconds = best(|| rotary::forward(RowsMut { data: &mut rows, stride }, 10, table));
     print("rotary of 8 + 2 heads", seconds, bytes(2 * TOKENS * 1280), "GB/s");
 }
 
@@ -163,7 +166,8 @@ fn attention(what: &str, shape: Shape<'_>) {
     let rows = |heads_before: usize| Rows { data: &qkv[heads_before * head_dim..], stride };
     let (q, k, v) = (rows(0), rows(heads), rows(heads + kv_heads));
     let (mut out, mut log_sum_exp) = (vec![0.0; tokens * heads * head_dim], vec![0.0; tokens * heads]);
-    // Multiplications and additions of the two products of the forward; what a causal mask hides is not counted.
+    // Multiplications and additions of the two products of the forward; what a causal mask hides is not
+    // counted.
     let pairs: usize = segments.windows(2).map(|s| s[1] - s[0]).map(|len| len * len).sum();
     let flops = (4 * pairs * heads * head_dim) as f64 * if causal { 0.5 } else { 1.0 };
     let seconds = best(|| attention::forward(&shape, q, k, v, &mut out, &mut log_sum_exp));
@@ -171,7 +175,9 @@ fn attention(what: &str, shape: Shape<'_>) {
     let saved = Saved { q, k, v, out: &out, log_sum_exp: &log_sum_exp };
     let grad_out = values(out.len());
     let mut grads = vec![0.0; qkv.len()];
-    let seconds = best(|| attention::backward(&shape, &saved, &grad_out, &mut grads, stride));
+    let seconds = best(|| {
+        attention::backward(&shape, &saved, &grad_out, RowsMut { data: &mut grads, stride });
+    });
     print(&format!("attention backward, {what}"), seconds, 2.5 * flops, "GFLOP/s");
 }
 
@@ -182,8 +188,9 @@ fn decode(keys: usize) {
     let mut scratch = vec![0.0; attention::decode_scratch_len(heads, keys)];
     let mut out = vec![0.0; q.len()];
     let (k, v) = (rows(0), rows(kv_heads * head_dim));
-    let seconds =
-        best(|| attention::decode((heads, kv_heads, head_dim), &q, k, v, keys, &mut out, &mut scratch));
+    let past = Past { keys: k, values: v, count: keys };
+    let heads = Heads { heads, kv_heads, head_dim };
+    let seconds = best(|| attention::decode(heads, &q, past, &mut out, &mut scratch));
     print("decode against 2048 keys", seconds, bytes(cache.len()), "GB/s");
 }
 

@@ -1,5 +1,5 @@
-//! Speed of matrix products on the model's real shapes, in GFLOP/s: each type of weight, forward and backward, then an
-//! adapter's thin products by rank (see `THIN` in `product/direct.rs`).
+//! Speed of matrix products on the model's real shapes, in GFLOP/s: each type of weight, forward and
+//! backward, then an adapter's thin products by rank (see `THIN` in `product/direct.rs`).
 use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply, scratch_len};
 use garden_engine::{StoredAs, Weight};
 use rustix::time::{ClockId, clock_gettime};

@@ -1,10 +1,10 @@
 //! One piece of memory for all activations, gradients and work buffers of a step.
 //!
-//! Takes requests for buffers, each with the part of the step during which it is needed, and gives one allocation in
-//! which buffers that are never needed at the same time share their place. It is made before the first step and reused
-//! by every step. Buffers handed out together never overlap: asking for two that share a place is an error that panics.
-//! Sizes that no memory can hold are counted up to the largest number there is, so that a plan can name them; making an
-//! arena of them is an error.
+//! Takes requests for buffers, each with the part of the step during which it is needed, and gives one
+//! allocation in which buffers that are never needed at the same time share their place. It is made before
+//! the first step and reused by every step. Buffers handed out together never overlap: asking for two that
+//! share a place is an error that panics. Sizes that no memory can hold are counted up to the largest number
+//! there is, so that a plan can name them; making an arena of them is an error.
 
 mod memory;
 
@@ -54,8 +54,8 @@ impl Layout {
         Slot(self.requests.len() - 1)
     }
 
-    /// Gives every buffer its place, each as low as those that live at the same time allow: the largest first, or those that
-    /// live longest first, whichever needs less in all.
+    /// Gives every buffer its place, each as low as those that live at the same time allow: the largest
+    /// first, or those that live longest first, whichever needs less in all.
     pub fn place(&mut self) {
         let mut order: Vec<usize> = (0..self.requests.len()).collect();
         order.sort_by_key(|&index| (Reverse(self.requests[index].len), index));
@@ -162,8 +162,8 @@ impl Arena {
         Ok(Self { memory, layout, moment, live_bytes, live_buffers, fullest_bytes, fullest_buffers })
     }
 
-    /// The buffers of `slots`, all at once. Each must be needed at the moment that was reached: at any other its place may
-    /// hold another buffer, which tests would show only where the two happen to meet.
+    /// The buffers of `slots`, all at once. Each must be needed at the moment that was reached: at any other
+    /// its place may hold another buffer, which tests would show only where the two happen to meet.
     pub fn get<const N: usize>(&mut self, slots: [Slot; N]) -> [&mut [f32]; N] {
         let moment = *self.moment.get_mut();
         for Slot(index) in slots {

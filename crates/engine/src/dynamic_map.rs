@@ -1,14 +1,15 @@
-//! bitsandbytes' 8-bit codes with a dynamic exponent, block by block: scales of 4-bit weights, moments of the optimizer.
+//! bitsandbytes' 8-bit codes with a dynamic exponent, for scales of 4-bit weights and for the optimizer's
+//! moments.
 //!
-//! In come f32 values in blocks; out come one byte a value and one f32 scale a block, and the way back. Maps, rounding and
-//! the treatment of zeros are those of bitsandbytes on a CPU, so that states and checkpoints agree byte for byte.
+//! Quantises f32 values in blocks to one byte a value and one f32 scale a block, and back. Maps, rounding and
+//! the treatment of zeros are those of bitsandbytes on a CPU, so that states and files agree byte for byte.
 
 use std::sync::OnceLock;
 
 /// Values that share a scale.
 pub const DYNAMIC_BLOCK: usize = 256;
-/// Bins of the table from a normalised value to its code. bitsandbytes rounds through the same bins: values closer
-/// to zero than one bin (3e-5 of the block's largest) share a code.
+/// Bins of the table from a normalised value to its code. bitsandbytes rounds through the same bins: values
+/// closer to zero than one bin (3e-5 of the block's largest) share a code.
 const BINS: usize = 1 << 16;
 
 /// A code book of 256 values in [-1, 1] with its table of nearest codes.
@@ -67,7 +68,8 @@ impl DynamicMap {
         let inverse = 1.0 / scale;
         for (code, value) in codes.iter_mut().zip(block) {
             let half = ((value * inverse).clamp(-1.0, 1.0) + 1.0) * 0.5;
-            // One rounding for product and sum together, as a fused multiply-add gives it: both are exact in f64.
+            // One rounding for product and sum together, as a fused multiply-add gives it: both are exact in
+            // f64.
             let bin = (f64::from(half) * (BINS - 1) as f64 + 0.5) as f32;
             *code = self.nearest[bin as usize & (BINS - 1)];
         }
@@ -75,8 +77,8 @@ impl DynamicMap {
     }
 }
 
-/// For each power of ten from 1e-6 to 1, the middles of equal slices of [0.1, 1]: 1, 2, 4 ... 64 of them with a sign,
-/// twice as many without one; then zero and one.
+/// For each power of ten from 1e-6 to 1, the middles of equal slices of [0.1, 1]: 1, 2, 4 ... 64 of them with
+/// a sign, twice as many without one; then zero and one.
 fn code_book(signed: bool) -> [f32; 256] {
     let mut values = vec![0.0f32, 1.0];
     for exponent in 0..7 {

@@ -1,9 +1,11 @@
-//! The heap: giving freed memory back to the system, on demand or as it is freed, and counting what is taken from it.
+//! The heap: giving freed memory back to the system, on demand or as it is freed, and counting what is taken
+//! from it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Asks the C allocator to return what it keeps of freed memory; without effect where the allocator has no such call.
+/// Asks the C allocator to return what it keeps of freed memory; without effect where the allocator has no
+/// such call.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number, touches only the allocator's own lists under its own locks, and may be called
@@ -17,9 +19,9 @@ pub fn trim_heap() {
 #[cfg(target_env = "gnu")]
 const LARGE: libc::c_int = 128 << 10;
 
-/// Has the C allocator give every large piece back as soon as it is freed. By itself it raises what it calls large to whatever
-/// was freed last, and then keeps such pieces: memory that comes and goes leaves a higher level behind. Without effect where
-/// the allocator has no such call.
+/// Has the C allocator give every large piece back as soon as it is freed. By itself it raises what it calls
+/// large to whatever was freed last, and then keeps such pieces: memory that comes and goes leaves a higher
+/// level behind. Without effect where the allocator has no such call.
 pub fn return_large_pieces() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt takes two numbers and sets one of the allocator's own parameters under its lock.
@@ -28,7 +30,8 @@ pub fn return_large_pieces() {
     }
 }
 
-/// The system's allocator with a note of what was asked of it: as `#[global_allocator]` of a test or a measurement.
+/// The system's allocator with a note of what was asked of it: as `#[global_allocator]` of a test or a
+/// measurement.
 #[derive(Debug, Default)]
 pub struct CountingAllocator {
     allocations: AtomicUsize,
@@ -88,7 +91,8 @@ mod tests {
 
     #[test]
     fn freed_memory_goes_back() {
-        // Small pieces, which the allocator keeps; every other one stays in use, so nothing shrinks from the top.
+        // Small pieces, which the allocator keeps; every other one stays in use, so nothing shrinks from the
+        // top.
         let mut pieces: Vec<Option<Vec<u8>>> = (0..20_000).map(|_| Some(vec![1; 16_000])).collect();
         pieces.chunks_mut(64).for_each(|group| group[1..].iter_mut().for_each(|piece| *piece = None));
         let before = resident();

@@ -1,9 +1,9 @@
 //! 4-bit NormalFloat, bit for bit as bitsandbytes stores it.
 //!
-//! In come f32 values, or the parts of a quantised tensor as a checkpoint holds them; out come packed codes and scales,
-//! or any stretch of the values again. Blocks of 64 values share a scale; the scales minus their mean are themselves 8-bit
-//! codes of bitsandbytes' dynamic map, in blocks of 256. The order of every sum and rounding follows bitsandbytes'
-//! CPU code, because a scale that differs by one bit is another model.
+//! Takes f32 values, or the parts of a quantised tensor as a file holds them, and gives packed codes and
+//! scales, or any stretch of the values again. [`BLOCK`] values share a scale; the scales minus their mean
+//! are themselves 8-bit codes of bitsandbytes' dynamic map, in blocks of [`NESTED_BLOCK`]. The order of every
+//! sum and rounding follows bitsandbytes' CPU code, because a scale that differs by one bit is another model.
 
 mod torch_mean;
 
@@ -90,7 +90,8 @@ impl Nf4 {
     }
 
     /// Quantises `values` but keeps the scales in f32.
-    pub fn quantise_plain(values: &[f32]) -> Result<Self, WeightError> {
+    #[cfg(test)]
+    fn quantise_plain(values: &[f32]) -> Result<Self, WeightError> {
         let (packed, scales) = quantise_values(values)?;
         Self::from_parts(values.len(), packed.into(), Scales::Plain(scales.into()))
     }
@@ -127,7 +128,7 @@ impl Nf4 {
     }
 
     /// Writes the values `start..start + out.len()`.
-    pub fn dequantise(&self, start: usize, out: &mut [f32]) {
+    pub(crate) fn dequantise(&self, start: usize, out: &mut [f32]) {
         let mut at = start;
         let mut rest = out;
         while !rest.is_empty() {
@@ -194,3 +195,6 @@ fn quantise_scales(scales: &[f32]) -> Scales {
     }
     Scales::Nested { codes: codes.into(), scales: nested.into(), map: Box::new(*map.values()), offset }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! The model's operations beside its matrix products, each with its backward next to it.
 //!
-//! In come plain slices, row by row, in the arena of whoever calls; out come results and gradients in slices that the
-//! caller gives. Rows are shared out among rayon's threads, but every sum has one fixed order, so the same inputs give
-//! the same bits whatever the threads do. Slices whose lengths do not fit each other are the caller's error and panic.
+//! Operations take plain slices, row by row, and write results and gradients into slices that the caller
+//! gives. Rows are shared out among rayon's threads, but every sum has one fixed order, so the same inputs
+//! give the same bits whatever the threads do. Slices whose lengths do not fit each other are the caller's
+//! error and panic.
 
 pub mod attention;
 pub mod dropout;
@@ -16,6 +17,8 @@ pub mod rotary;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
+
+pub use crate::rows::{Rows, RowsMut};
 
 /// What an operation does with what its output already holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

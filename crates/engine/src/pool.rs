@@ -1,8 +1,8 @@
-//! Work on the threads of the pool that follows itself closely.
+//! Runs consecutive parallel operations inside the thread pool, saving a wake-up each.
 //!
-//! In comes work that consists of many parallel operations one after another, a step of training or a token of an answer; out
-//! comes what it gives. It runs on a thread of the pool: an operation that is begun from outside puts its caller to sleep and wakes
-//! it again, which takes as long as a small operation does.
+//! A step of training or a token of an answer is many parallel operations, one after another. An operation
+//! that starts outside the pool puts its caller to sleep and wakes it again, which takes as long as a small
+//! operation does.
 
 /// Runs `work` on a thread of the pool.
 pub fn in_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {

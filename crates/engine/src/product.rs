@@ -1,9 +1,9 @@
 //! Matrix products: sums of `left x right` with weights of any stored type, written straight to their place.
 //!
-//! In come row-major views and [`Weight`]s; out comes `start + left_1 x right_1 + left_2 x right_2 + ...`, so that an
-//! adapter's product, a bias and a residual cost no pass of their own. The right side is packed a cache-sized panel at a
-//! time, and packing is also where a weight is dequantised: the matrix never exists whole in f32. An element is summed
-//! in the same order whatever the number of threads, so results are equal to the bit.
+//! Computes `start + left_1 x right_1 + left_2 x right_2 + ...`, so that an adapter's product, a bias and a
+//! residual cost no pass of their own. The right side is packed a cache-sized panel at a time, and packing is
+//! also where a weight is dequantised: the matrix never exists whole in f32. An element is summed in the same
+//! order whatever the number of threads, so results are equal to the bit.
 
 pub(crate) mod direct;
 mod kernel;
@@ -33,6 +33,10 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
     /// `rows x cols`, row by row without gaps.
     pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
         Self::with_stride(data, rows, cols, cols)
@@ -184,7 +188,8 @@ fn tile() -> (usize, usize) {
 /// All that the process has multiplied so far.
 static MULTIPLICATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Multiplications in all products so far, each with its addition: what a benchmark holds against the time they took.
+/// Multiplications in all products so far, each with its addition: what a benchmark holds against the time
+/// they took.
 pub fn multiplications() -> u64 {
     MULTIPLICATIONS.load(Ordering::Relaxed)
 }
@@ -233,9 +238,9 @@ fn write_start(out: Output<'_>, start: Start<'_>) {
     }
 }
 
-/// The operands of a product that is faster without packing, the right one row by row: in `scratch` if it was transposed and the
-/// room that the shape asks for holds it. More room than that changes nothing: the way decides the last bits of a result,
-/// and they must not depend on what else the caller needs its scratch for.
+/// The operands of a product that is faster without packing, the right one row by row: in `scratch` if it was
+/// transposed and the room that the shape asks for holds it. More room than that changes nothing: the way
+/// decides the last bits of a result, and they must not depend on what else the caller needs its scratch for.
 fn thin<'a>(
     out: &Output<'_>,
     start: &Start<'_>,
@@ -263,7 +268,8 @@ fn thin<'a>(
     Some((*left, Matrix::new(straight, depth, cols)))
 }
 
-/// Panics where the shapes do not fit each other: a caller's error, never that of an input. Gives the whole depth.
+/// Panics where the shapes do not fit each other: a caller's error, never that of an input. Gives the whole
+/// depth.
 fn check(out: &Output<'_>, start: &Start<'_>, terms: &[Term<'_>]) -> usize {
     for term in terms {
         let (depth, cols) = term.right.shape();

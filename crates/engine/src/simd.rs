@@ -1,9 +1,10 @@
 //! The vector instructions of the machine at hand, chosen when the program starts.
 //!
-//! Takes a piece of arithmetic, either a loop that the compiler vectorises ([`vectorised`]) or a [`Kernel`] written over
-//! [`Lanes`], and runs it compiled for AVX-512, for AVX2, or for any machine. One binary holds all three and the
-//! choice is made once; what a kernel computes must not depend on it beyond rounding. A value of a type that
-//! implements [`Lanes`] is the proof that the machine has its instructions: only detection makes one.
+//! Takes a piece of arithmetic, either a loop that the compiler vectorises ([`vectorised`]) or a [`Kernel`]
+//! written over [`Lanes`], and runs it compiled for AVX-512, for AVX2, or for any machine. One binary holds
+//! all three and the choice is made once; what a kernel computes must not depend on it beyond rounding. A
+//! value of a type that implements [`Lanes`] is the proof that the machine has its instructions: only
+//! detection makes one.
 
 mod choice;
 
@@ -23,13 +24,14 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Refuses a set in the variable `MODEL_GARDEN_ISA` that does not exist or that this machine lacks. A program calls it
-    /// before it computes, because computing itself cannot fail.
+    /// Refuses a set in the variable `MODEL_GARDEN_ISA` that does not exist or that this machine lacks. A
+    /// program calls it before it computes, because computing itself cannot fail.
     pub fn check() -> Result<(), IsaError> {
         choice::asked().map(drop)
     }
 
-    /// The widest set this machine has, or the one that the variable `MODEL_GARDEN_ISA` (`avx512`, `avx2`, `portable`) names.
+    /// The widest set this machine has, or the one that the variable `MODEL_GARDEN_ISA` (`avx512`, `avx2`,
+    /// `portable`) names.
     pub fn best() -> Self {
         match Detected::best() {
             #[cfg(target_arch = "x86_64")]
@@ -128,8 +130,8 @@ pub fn vectorised<R>(work: impl FnOnce() -> R) -> R {
 /// A value is the proof that the machine has the instructions: safe functions over lanes take one.
 ///
 /// # Safety
-/// A value of the type exists only on a machine that has the instructions. Of its functions' callers the trait asks that
-/// they hold such a value, and that pointers are valid for the lanes read or written.
+/// A value of the type exists only on a machine that has the instructions. Of its functions' callers the
+/// trait asks that they hold such a value, and that pointers are valid for the lanes read or written.
 pub(crate) unsafe trait Lanes: Copy + Send + Sync {
     /// One register.
     type V: Copy;
@@ -137,8 +139,8 @@ pub(crate) unsafe trait Lanes: Copy + Send + Sync {
     const WIDTH: usize;
     /// Rows of a tile; a tile is two registers wide.
     const ROWS: usize;
-    /// Runs `work` compiled for these instructions. Kernels enter here one by one, because the compiler only keeps
-    /// sums in registers while the function that it compiles stays small.
+    /// Runs `work` compiled for these instructions. Kernels enter here one by one, because the compiler only
+    /// keeps sums in registers while the function that it compiles stays small.
     fn enter<R>(self, work: impl FnOnce() -> R) -> R;
     /// All lanes zero.
     unsafe fn zero() -> Self::V;
@@ -248,8 +250,8 @@ mod tests {
     use super::{Isa, x86};
     use std::process::Command;
 
-    /// Every other test of this crate, in a process that may use no more than `isa`. A test binary runs on one set only, the
-    /// widest: this is how the kernels for older machines are executed too.
+    /// Every other test of this crate, in a process that may use no more than `isa`. A test binary runs on
+    /// one set only, the widest: this is how the kernels for older machines are executed too.
     fn all_tests_with(isa: &str) {
         let tests = std::env::current_exe().expect("the test's own binary");
         let arguments = ["--skip", "with_older_instructions", "--skip", "freed_memory_goes_back"];

@@ -1,7 +1,7 @@
 //! Where the numbers of a weight live.
 //!
-//! In comes a vector, or a part of something shared such as a mapped file; out comes one slice type for both. The
-//! shared bytes are never copied unless they lie at an address that the element type cannot be read from.
+//! One slice type for a vector and for a part of something shared, such as a mapped file. Shared bytes are
+//! never copied, unless they lie at an address that the element type cannot be read from.
 
 use bytemuck::Pod;
 use std::fmt;
@@ -24,8 +24,8 @@ enum Place<T> {
 }
 
 impl<T: Pod> Storage<T> {
-    /// The elements that lie in `bytes` of `owner`; `None` if the range is not inside or is not whole elements. No
-    /// number of bytes is whole elements of a type without a size.
+    /// The elements that lie in `bytes` of `owner`; `None` if the range is not inside or is not whole
+    /// elements. No number of bytes is whole elements of a type without a size.
     pub fn shared(owner: SharedBytes, bytes: Range<usize>) -> Option<Self> {
         let part = (*owner).as_ref().get(bytes.clone())?;
         if part.len().checked_rem(size_of::<T>()) != Some(0) {
@@ -46,7 +46,7 @@ impl<T: Pod> Storage<T> {
     }
 
     /// The elements, to change; a shared storage is copied first.
-    pub fn make_mut(&mut self) -> &mut [T] {
+    pub(crate) fn make_mut(&mut self) -> &mut [T] {
         if let Place::Shared { .. } = self.place {
             self.place = Place::Owned(self.to_vec());
         }

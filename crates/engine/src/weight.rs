@@ -1,8 +1,8 @@
 //! A weight matrix in the type it is stored in.
 //!
-//! In come the elements as a checkpoint holds them, or f32 values to be quantised; out come f32 rows, dequantised a
-//! stretch at a time by whoever multiplies with them. A [`Weight`] is always `rows x cols`, row by row, and its
-//! storage has exactly that many elements: every constructor checks it.
+//! Takes the elements as a file holds them, or f32 values to quantise. Whoever multiplies with it dequantises
+//! f32 rows a stretch at a time. A [`Weight`] is always `rows x cols`, row by row, and its storage has
+//! exactly that many elements: every constructor checks it.
 
 use crate::nf4::{BLOCK, Nf4};
 use crate::storage::Storage;
@@ -213,7 +213,8 @@ impl Weight {
     }
 }
 
-/// Bytes that a `rows x cols` weight takes when stored as `stored`; what a plan counts before any weight exists.
+/// Bytes that a `rows x cols` weight takes when stored as `stored`; what a plan counts before any weight
+/// exists.
 pub fn stored_bytes(rows: usize, cols: usize, stored: StoredAs) -> usize {
     let count = rows.saturating_mul(cols);
     match stored {
@@ -240,7 +241,8 @@ fn quantise_rows(cols: usize, values: &[f32]) -> Result<Elements, WeightError> {
     Ok(Elements::Int8 { codes: codes.into(), scales: scales.into() })
 }
 
-/// The largest magnitude of `values`, or the place of the first that is not finite (`start` is the first's place).
+/// The largest magnitude of `values`, or the place of the first that is not finite (`start` is the first's
+/// place).
 pub(crate) fn largest_magnitude(start: usize, values: &[f32]) -> Result<f32, WeightError> {
     let largest = values.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
     // `max` drops NaN, so a second look decides; it is a sum that only a NaN or an infinity can spoil.

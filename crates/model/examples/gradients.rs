@@ -1,7 +1,7 @@
 //! One training step for the peers' comparison: `gradients MODEL ADAPTER BATCH OUT [NOISE]`.
 //!
-//! `BATCH` is a safetensors file with ids, labels, segments and grids (i32) and patches (u8); `OUT` gets the gradient of every
-//! trained tensor under PEFT's name. Prints the sums of the batch as one line of JSON.
+//! `BATCH` is a safetensors file with ids, labels, segments and grids (i32) and patches (u8); `OUT` gets the
+//! gradient of every trained tensor under PEFT's name. Prints the sums of the batch as one line of JSON.
 
 use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};
 use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};

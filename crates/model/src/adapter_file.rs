@@ -1,8 +1,9 @@
 //! Adapters on disk, in PEFT's layout.
 //!
-//! In comes a folder with `adapter_config.json` and `adapter_model.safetensors`, or an [`Adapter`] to write as one; what is
-//! written here `PeftModel.from_pretrained` reads, and the other way round. Every tensor must belong to a layer of
-//! the base model and have its shape: an adapter of another model is refused with the tensor's name.
+//! Reads and writes a folder with `adapter_config.json` and `adapter_model.safetensors`:
+//! `PeftModel.from_pretrained` reads what is written here, and the other way round. Every tensor must belong
+//! to a layer of the base model and have its shape: an adapter of another model is refused with the tensor's
+//! name.
 
 mod missing;
 mod settings;
@@ -66,8 +67,9 @@ impl Adapter {
         read_config(dir)?.settings().map_err(|problem| fault(dir, problem))
     }
 
-    /// Reads the settings of the adapter in `dir` to train it further. A key that leaves out some of the layers that
-    /// `target_modules` chooses is refused: an adapter is used as its tensors are, but would be trained and saved without it.
+    /// Reads the settings of the adapter in `dir` to train it further. A key that leaves out some of the
+    /// layers that `target_modules` chooses is refused: an adapter is used as its tensors are, but would be
+    /// trained and saved without it.
     pub fn read_settings_to_train(dir: &Path) -> Result<LoraSettings, AdapterError> {
         let file = read_config(dir)?;
         match file.narrowed_by() {
@@ -103,7 +105,8 @@ impl Adapter {
         }
     }
 
-    /// Writes the adapter into the folder `dir`, which must exist; `base` is what PEFT will look for as its base model.
+    /// Writes the adapter into the folder `dir`, which must exist; `base` is what PEFT will look for as its
+    /// base model.
     pub fn write(&self, dir: &Path, base: &str) -> Result<(), AdapterError> {
         let rank = self.settings.rank;
         let specs: Vec<TensorSpec> = self
@@ -170,8 +173,8 @@ pub(crate) fn faults(file: &TensorFile, rank: usize) -> Vec<TensorFileError> {
     named_pairs(file, rank).1
 }
 
-/// The two halves of every layer in `file`, by the layer's path, and everything that is wrong with them. Values are not looked
-/// at, nor the widths of layers, which only the base model tells.
+/// The two halves of every layer in `file`, by the layer's path, and everything that is wrong with them.
+/// Values are not looked at, nor the widths of layers, which only the base model tells.
 fn named_pairs(file: &TensorFile, rank: usize) -> (BTreeMap<String, Names<'_>>, Vec<TensorFileError>) {
     let mut faults = Vec::new();
     let mut halves: BTreeMap<String, [Option<&str>; 2]> = BTreeMap::new();

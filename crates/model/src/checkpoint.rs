@@ -1,8 +1,8 @@
 //! A model's weights on disk, in one file or many.
 //!
-//! In comes a folder as Hugging Face writes it and the [`ModelConfig`] beside it; out come tensors by their present names,
-//! whichever the file uses. [`Checkpoint::check`] holds every name, shape and type against the configuration, so
-//! that what is missing, unknown or misshapen is named before a byte of it is used.
+//! Takes a folder as Hugging Face writes it and the [`ModelConfig`] beside it, and gives tensors by their
+//! present names, whichever the file uses. [`Checkpoint::check`] compares every name, shape and type with the
+//! configuration, so that what is missing, unknown or misshapen is named before a byte of it is used.
 
 pub(crate) mod bnb;
 
@@ -10,7 +10,7 @@ use crate::config::ModelConfig;
 use crate::held::Held;
 use crate::parameters::{Parameter, canonical, parameters};
 use crate::tensor_file::{Dtype, TensorEntry, TensorFile, TensorFileError};
-pub use bnb::NF4_PARTS;
+use bnb::NF4_PARTS;
 use garden_engine::{SharedBytes, Storage, StoredAs};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,8 +43,8 @@ pub enum CheckpointError {
     /// A file or a tensor in it is at fault.
     #[error(transparent)]
     File(#[from] TensorFileError),
-    /// Several tensors are at fault; the first is told, the others counted.
-    #[error("{first} (and {others} more tensors are at fault; `model-garden inspect` lists them)")]
+    /// Several tensors are at fault; the first is named, the others are counted.
+    #[error("{first} (and {others} more tensors are at fault)")]
     Tensors {
         /// The first fault.
         first: Box<TensorFileError>,

@@ -1,8 +1,8 @@
 //! `config.json`: every size of the model.
 //!
-//! In comes the file as Hugging Face writes it, nested (`text_config`) or flat as the first checkpoints had it; out
-//! comes a [`ModelConfig`] in which all sizes divide as the model needs. What the engine cannot compute (another
-//! activation, a scaled rotary, sliding windows) is refused here, by key.
+//! Takes the file as Hugging Face writes it, nested (`text_config`) or flat as the first checkpoints had it,
+//! and gives a [`ModelConfig`] in which all sizes divide as the model needs. What the engine cannot compute
+//! (another activation, a scaled rotary, sliding windows) is refused here, by key.
 
 mod file;
 
@@ -15,6 +15,12 @@ use std::path::{Path, PathBuf};
 
 /// A config.json is a few kilobytes; anything beyond this is not one.
 const LARGEST_FILE: u64 = 1 << 20;
+
+/// Mean of the red, green and blue samples of an image, on a scale of 0 to 1, as all published models have
+/// it. Patches reach the model as bytes, and the model normalises them itself.
+pub const CHANNEL_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+/// Their standard deviation.
+pub const CHANNEL_DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 
 /// Why a `config.json` cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,13 +62,13 @@ pub struct ModelConfig {
     pub vision: VisionConfig,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// The token that stands for one merged patch of a picture.
+    /// The token that stands for one merged patch of an image.
     pub image_token_id: u32,
     /// The token that stands for one merged patch of a film.
     pub video_token_id: u32,
-    /// The token before a picture.
+    /// The token before an image.
     pub vision_start_token_id: u32,
-    /// The token after a picture.
+    /// The token after an image.
     pub vision_end_token_id: u32,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
@@ -122,7 +128,7 @@ pub struct VisionConfig {
     pub merge_size: usize,
     /// Side of an attention window in pixels.
     pub window_size: usize,
-    /// Blocks that see the whole picture instead of a window.
+    /// Blocks that see the whole image instead of a window.
     pub full_attention_blocks: Vec<usize>,
     /// Epsilon of every norm.
     pub norm_epsilon: f32,
@@ -150,8 +156,8 @@ pub struct Quantization {
 }
 
 impl ModelConfig {
-    /// How `config.json` says the weights lie in the files; f32 where it says nothing. It does not say whether the merger is
-    /// in 4 bits too, so that is taken as in 16: never less than there will be.
+    /// How `config.json` says the weights lie in the files; f32 where it says nothing. It does not say
+    /// whether the merger is in 4 bits too, so that is taken as in 16: never less than there will be.
     pub fn stored(&self) -> Held {
         let others = match self.dtype.as_deref() {
             Some("bfloat16") => StoredAs::Bf16,
@@ -190,25 +196,30 @@ impl ModelConfig {
 
 impl TextConfig {
     /// Width of one head.
-    pub fn head_size(&self) -> usize {
+    pub(crate) fn head_size(&self) -> usize {
         self.hidden_size / self.heads
     }
 
     /// Width of all keys (or values) of a token.
-    pub fn kv_size(&self) -> usize {
+    pub(crate) fn kv_size(&self) -> usize {
         self.kv_heads * self.head_size()
     }
 }
 
 impl VisionConfig {
     /// Width of one head.
-    pub fn head_size(&self) -> usize {
+    pub(crate) fn head_size(&self) -> usize {
         self.hidden_size / self.heads
     }
 
     /// Values of one patch as the processor lays them out.
-    pub fn patch_values(&self) -> usize {
-        self.channels * self.temporal_patch_size * self.patch_size * self.patch_size
+    pub(crate) fn patch_values(&self) -> usize {
+        self.temporal_patch_size * self.patch_bytes()
+    }
+
+    /// Bytes of one patch in a batch: a still image has one frame, whatever a patch spans.
+    pub fn patch_bytes(&self) -> usize {
+        self.channels * self.patch_size * self.patch_size
     }
 
     /// Patches that become one token.
@@ -217,17 +228,17 @@ impl VisionConfig {
     }
 
     /// Width of the merger's inner layer: the patches of one token side by side.
-    pub fn merger_size(&self) -> usize {
+    pub(crate) fn merger_size(&self) -> usize {
         self.hidden_size * self.merge_unit()
     }
 
     /// Side of an attention window in merged tokens.
-    pub fn merged_window(&self) -> usize {
+    pub(crate) fn merged_window(&self) -> usize {
         self.window_size / self.merge_size / self.patch_size
     }
 
-    /// Whether block `index` sees the whole picture.
-    pub fn is_full_attention(&self, index: usize) -> bool {
+    /// Whether block `index` sees the whole image.
+    pub(crate) fn is_full_attention(&self, index: usize) -> bool {
         self.full_attention_blocks.contains(&index)
     }
 }

@@ -1,8 +1,8 @@
-//! How each tensor of a model lies, in files or in memory.
+//! How each tensor of a model is held, in files or in memory.
 //!
-//! In come a configuration or a checkpoint, and the [`Precision`] that a run asks for; out come the bytes that the weights take
-//! and whether an MLP can be computed in parts. Tensors are counted one by one: a checkpoint may hold its vision tower in
-//! 16 bits and its language model in 4.
+//! Takes a configuration or a checkpoint, and the [`Precision`] that a run asks for, and gives the bytes that
+//! the weights take and whether an MLP can be computed in parts. Tensors are counted one by one: a checkpoint
+//! may hold its vision tower in 16 bits and its language model in 4.
 
 use crate::config::ModelConfig;
 use crate::parameters::{Parameter, parameters};
@@ -15,7 +15,8 @@ use garden_engine::{StoredAs, stored_bytes};
 pub struct Held(Vec<(Parameter, StoredAs)>);
 
 impl Held {
-    /// Every matrix as `of` says. What has one axis alone (norms, biases) is f32 in memory, however it is stored.
+    /// Every matrix as `of` says. What has one axis alone (norms, biases) is f32 in memory, however it is
+    /// stored.
     pub(crate) fn new<E>(
         config: &ModelConfig,
         mut of: impl FnMut(&Parameter) -> Result<StoredAs, E>,

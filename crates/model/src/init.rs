@@ -1,7 +1,8 @@
-//! A new model with random weights, in a folder that Hugging Face loads as it is.
+//! Makes a new model with random weights, in a folder that Hugging Face loads as it is.
 //!
-//! In come a [`Preset`] and a seed; out comes a folder with configuration, weights, tokenizer, preprocessor settings and chat
-//! template. It is made under another name and renamed when it is whole, and the same seed gives the same bytes.
+//! Takes a [`Preset`] and a seed, and writes a folder with configuration, weights, tokenizer, processor
+//! settings and chat template. It is made under another name and renamed when it is whole, and the same seed
+//! gives the same bytes.
 
 mod preset;
 mod tokenizer;
@@ -9,7 +10,7 @@ mod weights;
 
 pub use preset::Preset;
 
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN, ConfigError, ModelConfig, VisionConfig};
 use crate::parameters::parameters;
 use crate::tensor_file::TensorFileError;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ const CHAT_TEMPLATE: &str = include_str!("init/chat_template.jinja");
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The folder is taken.
-    #[error("{}: is there already and is not an empty folder; choose another --output", .0.display())]
+    #[error("{}: is there already and is not an empty folder", .0.display())]
     Exists(PathBuf),
     /// The disk is too small.
     #[error("{}: {needed} bytes are needed, the disk has {free} free", path.display())]
@@ -81,9 +82,10 @@ impl Plan {
         Ok(Self { preset, tokenizer, config, last_norm: 1.0 })
     }
 
-    /// Begins with these weights in the norm before the head, instead of ones. They bound how sure a model can be while its head stays as it
-    /// is: the largest logit is their size times the lengths of a normed row and of a row of the head. With ones, a `tiny`
-    /// model gives a token at most 0.3 %, and no loss below 5.7, however right it is; trained models have larger ones.
+    /// Begins with these weights in the norm before the head, instead of ones. They bound how sure a model
+    /// can be while its head stays as it is: the largest logit is their size times the lengths of a normed
+    /// row and of a row of the head. With ones, a `tiny` model gives a token at most 0.3 %, and no loss below
+    /// 5.7, however right it is; trained models have larger ones.
     pub fn with_last_norm(mut self, weights: f32) -> Self {
         self.last_norm = weights;
         self
@@ -148,7 +150,7 @@ impl Plan {
         for (name, text) in [
             ("config.json", pretty(self.preset.config(&|name| self.tokenizer.id(name)))),
             ("generation_config.json", pretty(generation)),
-            ("preprocessor_config.json", pretty(preprocessor())),
+            ("preprocessor_config.json", pretty(preprocessor(&self.config.vision))),
             ("tokenizer.json", self.tokenizer.to_json().to_string()),
             ("tokenizer_config.json", pretty(self.tokenizer.to_config_json())),
             ("chat_template.jinja", CHAT_TEMPLATE.to_owned()),
@@ -165,10 +167,11 @@ fn is_empty_folder(path: &Path) -> bool {
 }
 
 /// `preprocessor_config.json` with the published limits.
-fn preprocessor() -> Value {
+fn preprocessor(vision: &VisionConfig) -> Value {
     json!({
         "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor",
-        "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]
+        "min_pixels": 3136, "max_pixels": 12_845_056, "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size, "merge_size": vision.merge_size,
+        "image_mean": CHANNEL_MEAN, "image_std": CHANNEL_DEVIATION
     })
 }

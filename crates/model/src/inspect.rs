@@ -1,8 +1,8 @@
 //! What a checkpoint, an adapter or a file of tensors is, and what is wrong with it.
 //!
-//! In comes a folder or a file; out comes a [`Report`] that serialises. Only headers are read unless the values are asked for;
-//! what would be refused on loading is listed here, all of it, instead of ending at the first fault. An adapter is looked at
-//! without its base: only on loading it shows whether the two fit.
+//! Takes a folder or a file and gives a [`Report`] that serialises. Only headers are read unless the values
+//! are asked for. Everything that would be refused on loading is listed here, not only the first fault. An
+//! adapter is looked at without its base: whether the two fit shows only on loading.
 
 use crate::adapter_file::{self, AdapterError};
 use crate::checkpoint::{Checkpoint, CheckpointError};

@@ -1,28 +1,68 @@
-//! Qwen2.5-VL, from the files of a checkpoint to trained adapters.
+//! Qwen2.5-VL, from the files of a model folder to trained adapters.
 //!
-//! In come a folder in Hugging Face's layout and batches of tokens and patches; out come losses, gradients,
-//! adapters and text. Every size is taken from `config.json`, and what a file holds is checked against it
+//! Takes a folder in Hugging Face's layout and batches of tokens and patches, and gives losses, gradients,
+//! adapters and answers. Every size is taken from `config.json`, and what a file holds is checked against it
 //! before any arithmetic happens.
+//!
+//! The main path: [`ModelConfig::read`] and [`Checkpoint::open`] a folder, [`ModelWeights::load`] it, join it
+//! with an [`Adapter`] to a [`compute::Model`], and compute steps in a [`compute::Session`] or answers with a
+//! [`compute::Decoder`]. [`compute::MemoryPlan`] tells what a session will take; [`init`] makes new models,
+//! [`inspect`] looks at folders, and [`tensor_file`] reads and writes safetensors files.
+//!
+//! ```
+//! use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};
+//! use garden_model::init::{Plan, Preset};
+//! use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("tiny");
+//! Plan::new(Preset::Tiny)?.write(&path, 1, |_| {})?;
+//!
+//! let config = ModelConfig::read(&path)?;
+//! let weights = ModelWeights::load(&Checkpoint::open(&path)?, &config, Precision::AsStored, |_| {})?;
+//! let model = Model::frozen(config, weights);
+//! let shapes = Shapes { tokens: 4, patches: 0, labels: 3 };
+//! let mut session = Session::new(&model, shapes, Recompute::Never)?;
+//!
+//! let (ids, labels) = ([5, 6, 7, 8], [-100, 6, 7, 8]);
+//! let batch = PackedBatch { ids: &ids, labels: &labels, segments: &[0, 4], patches: &[], grids: &[] };
+//! let sums = session.evaluate(&model, &batch)?;
+//! assert_eq!(sums.tokens, 3);
+//! // A fresh model has no favourites: each token costs about the logarithm of the vocabulary.
+//! let vocabulary = model.config().text.vocab_size as f64;
+//! assert!((sums.loss / 3.0 - vocabulary.ln()).abs() < 0.5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-pub mod adapter_file;
-pub mod checkpoint;
+mod adapter_file;
+mod checkpoint;
 pub mod compute;
-pub mod config;
+mod config;
+#[cfg(test)]
+mod grid_tests;
 mod held;
 pub mod init;
 pub mod inspect;
-pub mod lora;
-pub mod parameters;
-pub mod positions;
+mod lora;
+mod parameters;
+mod positions;
 pub mod random;
-pub mod sample;
+mod sample;
 pub mod tensor_file;
-pub mod weights;
-pub mod windows;
+mod weights;
+mod windows;
 
-pub use checkpoint::Checkpoint;
-pub use config::{ConfigError, ModelConfig, TextConfig, VisionConfig};
+pub use adapter_file::{AdapterError, CONFIG as ADAPTER_CONFIG, WEIGHTS as ADAPTER_WEIGHTS};
+pub use checkpoint::{Checkpoint, CheckpointError, Located};
+pub use config::{
+    CHANNEL_DEVIATION, CHANNEL_MEAN, ConfigError, ModelConfig, Quantization, TextConfig, VisionConfig,
+};
 pub use held::Held;
-pub use lora::{Adapter, LayerGroups, LoraPair, LoraSettings};
-pub use parameters::{Linear, Parameter, Part, Role};
-pub use weights::{ModelWeights, Precision};
+pub use lora::{Adapter, LayerGroups, LoraError, LoraPair, LoraSettings, target_pattern};
+pub use parameters::{Linear, MatrixShape, Parameter, Part, Role, parameters};
+pub use positions::{Grid, PositionError};
+pub use sample::{SampleError, Sampler};
+pub use weights::{
+    LinearWeights, MlpWeights, ModelWeights, Precision, TextLayerWeights, TextWeights, VisionBlockWeights,
+    VisionWeights, read_matrix,
+};

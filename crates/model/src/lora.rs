@@ -1,11 +1,11 @@
 //! Which layers get a LoRA pair, and what a fresh pair holds.
 //!
-//! In come the settings a user gives and a [`ModelConfig`]; out come the chosen [`Linear`] layers and an [`Adapter`] with
-//! PEFT's initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is refused: a run
-//! that silently trains less than was asked is worse than none.
+//! Takes the user's settings and a [`ModelConfig`], and gives the chosen [`Linear`] layers and an [`Adapter`]
+//! with PEFT's initial values. A pattern that chooses nothing, or a layer that cannot carry a pair, is
+//! refused: a run that silently trains less than was asked is worse than none.
 
 use crate::config::ModelConfig;
-use crate::parameters::{Linear, linears};
+use crate::parameters::{Linear, MatrixShape, linears};
 use crate::random::Stream;
 use regex::Regex;
 
@@ -29,7 +29,7 @@ pub enum LoraError {
         rule: &'static str,
     },
     /// The pattern is not a regular expression.
-    #[error("--target-modules `{}` is not a regular expression: {source}", as_written(pattern))]
+    #[error("target_modules `{}` is not a regular expression: {source}", as_written(pattern))]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -37,14 +37,14 @@ pub enum LoraError {
         source: regex::Error,
     },
     /// The pattern matches nothing.
-    #[error("--target-modules `{}` matches no layer: {}", as_written(pattern), advice(pattern))]
+    #[error("target_modules `{}` matches no layer: {}", as_written(pattern), advice(pattern))]
     Nothing {
         /// The pattern.
         pattern: String,
     },
     /// The pattern matches a layer that cannot carry a pair.
     #[error(
-        "--target-modules `{}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA",
+        "target_modules `{}` matches `{module}`, but only the linear layers of attention, MLP and merger can carry LoRA",
         as_written(pattern)
     )]
     Unfit {
@@ -58,7 +58,7 @@ pub enum LoraError {
     NoGroup,
 }
 
-/// Groups of layers, as the flags `--finetune-...` choose them.
+/// Groups of layers to train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerGroups {
     /// The vision tower.
@@ -219,6 +219,12 @@ impl LoraSettings {
         Ok(chosen)
     }
 
+    /// Shapes of the two matrices beside a layer: A, then B.
+    pub(crate) fn pair_shapes(&self, inputs: usize, outputs: usize) -> [MatrixShape; 2] {
+        let rank = self.rank;
+        [MatrixShape { rows: rank, columns: inputs }, MatrixShape { rows: outputs, columns: rank }]
+    }
+
     /// Number of trainable parameters.
     pub fn parameters(&self, config: &ModelConfig) -> Result<usize, LoraError> {
         Ok(self.targets(config)?.iter().map(|linear| linear.lora_parameters(self.rank)).sum())
@@ -250,7 +256,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// A fresh adapter as PEFT makes it: A uniform within one over the root of its inputs (Kaiming with a = sqrt 5), B zero.
+    /// A fresh adapter as PEFT makes it: A uniform within one over the root of its inputs (Kaiming with a =
+    /// sqrt 5), B zero.
     pub fn fresh(config: &ModelConfig, settings: LoraSettings, seed: u64) -> Result<Self, LoraError> {
         settings.check()?;
         let rank = settings.rank;

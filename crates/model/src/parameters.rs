@@ -1,8 +1,8 @@
 //! The parameters of a model: what tensors there are, by name and shape.
 //!
-//! In comes a [`ModelConfig`]; out come the linear layers and every parameter in the order of computation, under the
-//! names Hugging Face uses today (`model.visual.*`, `model.language_model.*`, `lm_head`). Names of the first
-//! checkpoints are translated by [`canonical`], so nothing else has to know both.
+//! Takes a [`ModelConfig`] and gives the linear layers and every parameter in the order of computation, under
+//! the names Hugging Face uses today (`model.visual.*`, `model.language_model.*`, `lm_head`). [`canonical`]
+//! translates names of the first checkpoints, so nothing else has to know both.
 
 use crate::config::{ModelConfig, TextConfig, VisionConfig};
 
@@ -56,12 +56,38 @@ pub struct Parameter {
     pub part: Part,
     /// Set for the weight matrix of an attention or MLP layer: what 4-bit and 8-bit loading quantises.
     pub quantizable: bool,
-    /// Set for the weight matrix of every linear layer but the head: what a checkpoint may hold in 4 bits. Hugging Face
-    /// quantises the merger too unless it is told not to.
+    /// Set for the weight matrix of every linear layer but the head: what a checkpoint may hold in 4 bits.
+    /// Hugging Face quantises the merger too unless it is told not to.
     pub may_be_nf4: bool,
 }
 
+/// A tensor's shape as a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Its rows; a vector has one.
+    pub rows: usize,
+    /// Values of a row.
+    pub columns: usize,
+}
+
+impl MatrixShape {
+    /// Number of elements.
+    pub fn elements(self) -> usize {
+        self.rows * self.columns
+    }
+}
+
 impl Parameter {
+    /// Its shape as a matrix: the first dimension, and all others together.
+    pub fn matrix(&self) -> MatrixShape {
+        match &*self.shape {
+            [rows, rest @ ..] if !rest.is_empty() => {
+                MatrixShape { rows: *rows, columns: rest.iter().product() }
+            }
+            vector => MatrixShape { rows: 1, columns: vector.iter().product() },
+        }
+    }
+
     /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
@@ -70,12 +96,12 @@ impl Parameter {
 
 impl Linear {
     /// Whether a LoRA pair can stand beside it.
-    pub fn fits_lora(&self) -> bool {
+    pub(crate) fn fits_lora(&self) -> bool {
         self.role != Role::Head
     }
 
     /// Number of parameters of a LoRA pair of rank `rank` beside it.
-    pub fn lora_parameters(&self, rank: usize) -> usize {
+    pub(crate) fn lora_parameters(&self, rank: usize) -> usize {
         rank * (self.inputs + self.outputs)
     }
 }
@@ -242,5 +268,23 @@ pub fn canonical(name: &str) -> String {
             format!("model.language_model.{rest}")
         }
         _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_both_ages_meet() {
+        for (old, new) in [
+            ("visual.blocks.3.attn.qkv.weight", "model.visual.blocks.3.attn.qkv.weight"),
+            ("model.layers.0.mlp.up_proj.weight", "model.language_model.layers.0.mlp.up_proj.weight"),
+            ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight"),
+            ("lm_head.weight", "lm_head.weight"),
+        ] {
+            assert_eq!(canonical(old), new);
+            assert_eq!(canonical(new), new, "a present name must stay");
+        }
     }
 }

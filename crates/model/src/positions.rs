@@ -1,22 +1,22 @@
 //! Rotary positions of a sequence: three axes (time, row, column) for every token.
 //!
-//! In come the token ids of one sample and the patch grids of its pictures in order; out comes one position for each
-//! axis of each token. Text moves all axes together, a picture spreads over rows and columns from where the
-//! text stopped, and text goes on after the longer side.
+//! Takes the token ids of one sequence and the patch grids of its images in order, and gives one position for
+//! each axis of each token. Text moves all axes together, an image spreads over rows and columns from where
+//! the text stopped, and text goes on after the longer side.
 
-/// Patches of one picture or film: frames, rows, columns.
+/// Patches of one image or film: frames, rows, columns.
 pub type Grid = [usize; 3];
 
-/// Positions of a sample that do not fit its pictures.
+/// Positions of a sequence that do not fit its images.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PositionError {
     /// The tokens and the grids do not tell of the same number of patches.
     #[error(
-        "picture {index}: {found} image tokens in a row, but its grid {grid:?} needs {needed}; \
-         the tokens and the pictures of this sample do not belong together"
+        "image {index}: {found} image tokens in a row, but its grid {grid:?} needs {needed}; \
+         the tokens and the images of this sequence do not belong together"
     )]
     TokensDiffer {
-        /// Which picture of the sample, from 0.
+        /// Which image of the sequence, from 0.
         index: usize,
         /// Its grid in patches.
         grid: Grid,
@@ -25,18 +25,18 @@ pub enum PositionError {
         /// Tokens that are there.
         found: usize,
     },
-    /// The sample's text has a picture more or less than there are grids.
-    #[error("the text has image tokens for {found} pictures, but {given} pictures are given")]
-    PicturesDiffer {
-        /// Pictures the text has tokens for.
+    /// The sequence's text has an image more or less than there are grids.
+    #[error("the text has image tokens for {found} images, but {given} images are given")]
+    ImagesDiffer {
+        /// Images the text has tokens for.
         found: usize,
-        /// Pictures given.
+        /// Images given.
         given: usize,
     },
     /// A grid that the merge size does not divide, or an empty one.
-    #[error("picture {index}: grid {grid:?} is not a multiple of the merge size {merge}")]
+    #[error("image {index}: grid {grid:?} is not a multiple of the merge size {merge}")]
     BadGrid {
-        /// Which picture of the sample, from 0.
+        /// Which image of the sequence, from 0.
         index: usize,
         /// Its grid in patches.
         grid: Grid,
@@ -45,7 +45,7 @@ pub enum PositionError {
     },
 }
 
-/// Positions of one sample, axis by axis: `[time, row, column]` of each token.
+/// Positions of one sequence, axis by axis: `[time, row, column]` of each token.
 pub fn mrope_positions(
     tokens: &[u32],
     grids: &[Grid],
@@ -54,7 +54,7 @@ pub fn mrope_positions(
 ) -> Result<Vec<[u32; 3]>, PositionError> {
     let mut positions = Vec::with_capacity(tokens.len());
     let mut next = 0u32;
-    let mut pictures = grids.iter().enumerate();
+    let mut images = grids.iter().enumerate();
     let mut rest = tokens;
     while let Some(&token) = rest.first() {
         if token != image_token {
@@ -64,23 +64,23 @@ pub fn mrope_positions(
             continue;
         }
         let run = rest.iter().take_while(|&&token| token == image_token).count();
-        let Some((index, &grid)) = pictures.next() else {
+        let Some((index, &grid)) = images.next() else {
             let found = grids.len() + 1;
-            return Err(PositionError::PicturesDiffer { found, given: grids.len() });
+            return Err(PositionError::ImagesDiffer { found, given: grids.len() });
         };
         let merged = merged_grid(index, grid, merge)?;
         let needed = merged.iter().fold(1usize, |needed, side| needed.saturating_mul(*side));
-        // Adjacent pictures have a start and an end token between them, so a run is exactly one picture.
+        // Adjacent images have a start and an end token between them, so a run is exactly one image.
         if run != needed {
             return Err(PositionError::TokensDiffer { index, grid, needed, found: run });
         }
-        push_picture(&mut positions, next, merged);
+        push_image(&mut positions, next, merged);
         next += merged[1].max(merged[2]) as u32;
         rest = &rest[run..];
     }
-    match pictures.next() {
+    match images.next() {
         None => Ok(positions),
-        Some((found, _)) => Err(PositionError::PicturesDiffer { found, given: grids.len() }),
+        Some((found, _)) => Err(PositionError::ImagesDiffer { found, given: grids.len() }),
     }
 }
 
@@ -93,7 +93,7 @@ fn merged_grid(index: usize, grid: Grid, merge: usize) -> Result<Grid, PositionE
     Ok([frames, rows / merge, columns / merge])
 }
 
-fn push_picture(positions: &mut Vec<[u32; 3]>, start: u32, [frames, rows, columns]: Grid) {
+fn push_image(positions: &mut Vec<[u32; 3]>, start: u32, [frames, rows, columns]: Grid) {
     for frame in 0..frames as u32 {
         for row in 0..rows as u32 {
             for column in 0..columns as u32 {

@@ -1,7 +1,7 @@
 //! Numbers that depend on a seed, a name and an index, and on nothing else.
 //!
-//! In comes the name of a tensor; out comes any element of it, in any order and on any thread, the same on every machine
-//! (integer arithmetic and one rounding). It is splitmix64 over a counter: for weights and tests, not for secrets.
+//! Gives any element of a named tensor, in any order and on any thread, the same on every machine (integer
+//! arithmetic and one rounding). It is splitmix64 over a counter: for weights and tests, not for secrets.
 
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Deviation of the sum of four independent uniform 16-bit numbers, and its mean.

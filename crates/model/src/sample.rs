@@ -1,7 +1,8 @@
-//! Which token comes next.
+//! Chooses the next token.
 //!
-//! In come the logits of all tokens and how adventurous to be; out comes one token. The same seed and logits give the same
-//! tokens on every machine; without a temperature it is always the likeliest, and of equally likely ones the first.
+//! Takes the logits of all tokens and how adventurous to be, and gives one token. The same seed and logits
+//! give the same tokens on every machine. Without a temperature it is always the likeliest, and of equally
+//! likely ones the first.
 
 use crate::random::Stream;
 
@@ -43,8 +44,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler; temperature 0 always takes the likeliest token. `penalty` above 1 makes repetitions less likely, as
-    /// Hugging Face's `repetition_penalty` does.
+    /// A sampler; temperature 0 always takes the likeliest token. `penalty` above 1 makes repetitions less
+    /// likely, as Hugging Face's `repetition_penalty` does.
     pub fn new(temperature: f32, penalty: f32, seed: u64) -> Result<Self, SampleError> {
         if !(temperature.is_finite() && temperature >= 0.0) {
             return Err(SampleError::Temperature(temperature));

@@ -1,13 +1,14 @@
-//! One safetensors file, read without trusting it.
+//! Safetensors files: the one reader and the one writer.
 //!
-//! In comes a path; out come names, types, shapes and places of tensors, and their bytes on request. The header is
-//! checked against the file's real length before anything else is believed: tensors lie end to end, each has as many
-//! bytes as its shape says, and none reaches beyond the end.
+//! [`TensorFile`] opens a file without trusting it: tensors must lie end to end, each with as many bytes as
+//! its shape needs, and none may reach beyond the file's real length. Bytes are read into the caller's memory
+//! or mapped on request. [`TensorWriter`] streams a file that appears under its name only when it is whole.
 
 mod values;
 mod write;
 
-pub use values::{finite_as_f32, first_not_finite};
+pub(crate) use values::finite_as_f32;
+pub use values::first_not_finite;
 pub use write::{TensorSpec, TensorWriter};
 
 use memmap2::Mmap;
@@ -120,6 +121,19 @@ impl TensorFile {
         self.file.read_exact_at(buffer, offset).map_err(io_error)
     }
 
+    /// Reads the whole of tensor `name`, elements of type `dtype` in little-endian order, into `out`.
+    ///
+    /// A tensor that is missing, of another type or of another length is refused before `out` is changed.
+    pub fn read_into(&self, name: &str, dtype: Dtype, out: &mut [u8]) -> Result<(), TensorFileError> {
+        let entry = self.entries.get(name).ok_or_else(|| self.fault(name, "the file does not have it"))?;
+        if entry.dtype != dtype || entry.bytes.end - entry.bytes.start != out.len() as u64 {
+            let (found, shape, elements) = (entry.dtype, &entry.shape, 8 * out.len() / dtype.bitsize());
+            let problem = format!("it is {found} {shape:?}, but {dtype} [{elements}] is needed");
+            return Err(self.fault(name, problem));
+        }
+        self.read_at(entry.bytes.start, out)
+    }
+
     /// The whole file as memory; pages come in when they are touched.
     pub fn map(&self) -> Result<Arc<Mmap>, TensorFileError> {
         if let Some(map) = self.map.get() {
@@ -140,8 +154,8 @@ impl TensorFile {
 #[allow(unsafe_code, reason = "mapping a file is unsafe for what others may do to the file meanwhile")]
 fn map_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only and private to its `Mmap`. What must hold is that nobody shortens or rewrites the
-    // file while it is in use: we write checkpoints under another name and rename them, as the hub's own cache does; of
-    // files that others overwrite in place docs/troubleshooting.md warns.
+    // file while it is in use: we write checkpoints under another name and rename them, as the hub's own
+    // cache does; of files that others overwrite in place docs/troubleshooting.md warns.
     unsafe { Mmap::map(file) }
 }
 
@@ -236,4 +250,78 @@ fn check_layout(
     }
     let problem = format!("its tensors end at byte {expected}, the file has {length}");
     Err(TensorFileError::Format { path: path.to_owned(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, dtype: Dtype, elements: usize) -> TensorSpec {
+        TensorSpec { name: name.into(), dtype, shape: vec![elements] }
+    }
+
+    #[test]
+    fn slices_come_back_and_other_readers_agree() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.safetensors");
+        let floats: Vec<f32> = (0..70_000).map(|i| i as f32 / 7.0).collect();
+        let codes = [1u8, 2, 255];
+        let specs = [spec("x.m", Dtype::F32, floats.len()), spec("x.codes", Dtype::U8, 3)];
+        let mut writer = TensorWriter::create(&path, &specs, &[]).unwrap();
+        writer.write_f32(&floats).unwrap();
+        writer.write(&codes).unwrap();
+        assert!(!path.exists(), "it has no name before it is whole");
+        writer.finish().unwrap();
+
+        let file = TensorFile::open(&path).unwrap();
+        let (mut read_floats, mut read_codes) = (vec![0.0f32; floats.len()], [0; 3]);
+        file.read_into("x.m", Dtype::F32, bytemuck::cast_slice_mut(&mut read_floats)).unwrap();
+        file.read_into("x.codes", Dtype::U8, &mut read_codes).unwrap();
+        assert_eq!((read_floats, read_codes), (floats, codes));
+
+        let bytes = std::fs::read(&path).unwrap();
+        let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(theirs.tensor("x.codes").unwrap().data(), codes);
+    }
+
+    /// Earlier releases wrote the optimizer's state with names sorted, no metadata, and data at a multiple of
+    /// eight bytes.
+    #[test]
+    fn files_of_other_writers_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("optimizer.safetensors");
+        let mut header = br#"{"a.m":{"dtype":"F32","shape":[2],"data_offsets":[3,11]},"a.v":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#.to_vec();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend([7, 8, 9]);
+        bytes.extend([0.5f32, -2.0].iter().flat_map(|value| value.to_le_bytes()));
+        std::fs::write(&path, bytes).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let (mut m, mut v) = ([0.0f32; 2], [0; 3]);
+        file.read_into("a.m", Dtype::F32, bytemuck::cast_slice_mut(&mut m)).unwrap();
+        file.read_into("a.v", Dtype::U8, &mut v).unwrap();
+        assert_eq!((m, v), ([0.5, -2.0], [7, 8, 9]));
+    }
+
+    #[test]
+    fn what_does_not_match_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.safetensors");
+        let mut writer = TensorWriter::create(&path, &[spec("a", Dtype::F32, 2)], &[]).unwrap();
+        writer.write_f32(&[1.0, 2.0]).unwrap();
+        writer.finish().unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let error = |name, dtype, length| {
+            let mut out = vec![9; length];
+            let error = file.read_into(name, dtype, &mut out).unwrap_err().to_string();
+            assert!(out.iter().all(|byte| *byte == 9));
+            error
+        };
+        assert!(error("b", Dtype::F32, 4).contains("tensor `b`: the file does not have it"));
+        assert!(error("a", Dtype::F32, 4).contains("tensor `a`: it is F32 [2], but F32 [1] is needed"));
+        assert!(error("a", Dtype::U8, 8).contains("but U8 [8] is needed"));
+        std::fs::write(&path, [0xff; 16]).unwrap();
+        assert!(TensorFile::open(&path).is_err());
+    }
 }

@@ -1,8 +1,8 @@
 //! The model's weights in memory, layer by layer.
 //!
-//! In come a checked [`Checkpoint`] and the [`Precision`] asked for; out come the engine's weights. What is kept as it is
-//! stored stays in the mapped file; what is converted goes through one tensor's worth of buffer, so the peak is
-//! the model as it will be plus one tensor. A NaN or an infinity anywhere is refused by name.
+//! Takes a checked [`Checkpoint`] and the [`Precision`] asked for, and gives the engine's weights. What is
+//! kept as it is stored stays in the mapped file; what is converted goes through a buffer of one tensor, so
+//! the peak is the model as it will be plus one tensor. A NaN or an infinity anywhere is refused by name.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Located, bnb};
 use crate::config::ModelConfig;
@@ -12,8 +12,8 @@ use garden_engine::{Elements, StoredAs, Weight};
 /// Bytes read from a file at a time: far more than a disk's block, far less than a tensor.
 const CHUNK: usize = 1 << 20;
 
-/// How the matrices of attention and MLP are to be held; the others (embedding, merger, head) stay as stored in 4 and 8
-/// bits.
+/// How the matrices of attention and MLP are to be held; the others (embedding, merger, head) stay as stored
+/// in 4 and 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
     /// As the checkpoint has them.
@@ -139,8 +139,8 @@ impl ModelWeights {
     }
 }
 
-/// One tensor as a matrix of `shape`, in the type it is stored in, its bytes still in the mapped file: for merging and
-/// export, which go through a checkpoint tensor by tensor.
+/// One tensor as a matrix of `shape`, in the type it is stored in, its bytes still in the mapped file: for
+/// merging and export, which go through a checkpoint tensor by tensor.
 pub fn read_matrix(
     checkpoint: &Checkpoint,
     name: &str,
@@ -263,7 +263,7 @@ impl Loader<'_> {
         Ok(values)
     }
 
-    /// That of the matrices which 4-bit and 8-bit loading leaves alone.
+    /// The precision of matrices that 4-bit and 8-bit loading leaves alone.
     fn kept_precision(&self) -> Precision {
         match self.precision {
             Precision::Bits4 | Precision::Bits8 => Precision::AsStored,
@@ -304,7 +304,8 @@ impl Loader<'_> {
         let stored = match (precision, found.entry.dtype) {
             (Precision::AsStored, _) => return shared(found, shape),
             (Precision::Bits16, Dtype::BF16 | Dtype::F16) => return shared(found, shape),
-            // What will be trained is read, not mapped: else the first update would copy it beside the mapped pages.
+            // What will be trained is read, not mapped: else the first update would copy it beside the mapped
+            // pages.
             (Precision::F32, _) => return owned(found, shape),
             (Precision::Bits16, _) => StoredAs::Bf16,
             (Precision::Bits8, _) => StoredAs::Int8,
@@ -375,7 +376,8 @@ fn read_f32(found: Located<'_>, out: &mut Vec<f32>) -> Result<(), TensorFileErro
     })
 }
 
-/// Shows `visit` the tensor's bytes in order, a chunk at a time, with the place of each chunk's first element.
+/// Shows `visit` the tensor's bytes in order, a chunk at a time, with the place of each chunk's first
+/// element.
 fn in_chunks(
     file: &TensorFile,
     entry: &TensorEntry,

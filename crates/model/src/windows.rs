@@ -1,8 +1,8 @@
 //! Attention windows of the vision tower.
 //!
-//! In come the patch grids of a batch's pictures; out come the order in which merged tokens are laid so that each window
-//! is one run, and where the runs and the pictures end. A window is a square of the grid, cut off at its edges:
-//! every token is in exactly one window, and no window spans two pictures or two frames.
+//! Takes the patch grids of a batch's images, and gives the order in which merged tokens are laid so that
+//! each window is one run, and where the runs and the images end. A window is a square of the grid, cut off
+//! at its edges: every token is in exactly one window, and no window spans two images or two frames.
 
 use crate::positions::Grid;
 
@@ -13,11 +13,12 @@ pub struct WindowLayout {
     pub order: Vec<u32>,
     /// Where each window begins, in patches, and at the end the number of all patches.
     pub window_bounds: Vec<u32>,
-    /// Where each frame of each picture begins, in patches, and at the end the number of all patches.
+    /// Where each frame of each image begins, in patches, and at the end the number of all patches.
     pub frame_bounds: Vec<u32>,
 }
 
-/// Lays out `grids`; `window` is the side of a window in merged tokens, `merge` that of a merged token in patches.
+/// Lays out `grids`; `window` is the side of a window in merged tokens, `merge` that of a merged token in
+/// patches.
 pub fn window_layout(grids: &[Grid], window: usize, merge: usize) -> WindowLayout {
     let unit = (merge * merge) as u32;
     let mut layout = WindowLayout { order: Vec::new(), window_bounds: vec![0], frame_bounds: vec![0] };

@@ -314,7 +314,8 @@ fn folders_without_weights_say_what_they_lack() {
 /// A part of a quantised matrix, to be damaged.
 type Part = (TensorSpec, Vec<u8>);
 
-/// Copies a quantised model with its tensor whose name ends with `end` changed, or left out where nothing is given back.
+/// Copies a quantised model with its tensor whose name ends with `end` changed, or left out where nothing is
+/// given back.
 fn write_damaged(dir: &Path, folder: &str, end: &str, damage: fn(Part) -> Option<Part>) {
     let source = common::folder().join(folder);
     std::fs::copy(source.join("config.json"), dir.join("config.json")).unwrap();

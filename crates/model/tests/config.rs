@@ -2,7 +2,7 @@
 
 #![recursion_limit = "256"]
 
-use garden_model::{ConfigError, ModelConfig, Part, parameters};
+use garden_model::{ConfigError, LayerGroups, LoraSettings, ModelConfig, Part, parameters};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -75,7 +75,7 @@ fn flat_and_nested_files_say_the_same() {
 fn published_models_have_their_published_number_of_parameters() {
     for (file, expected) in [(published_3b(), 3_754_622_976), (published_7b(), 8_292_166_656)] {
         let config = parse(&file).unwrap();
-        let total: usize = parameters::parameters(&config).iter().map(|parameter| parameter.elements()).sum();
+        let total: usize = parameters(&config).iter().map(|parameter| parameter.elements()).sum();
         assert_eq!(total, expected);
     }
 }
@@ -84,32 +84,16 @@ fn published_models_have_their_published_number_of_parameters() {
 fn lora_on_attention_and_mlp_of_both_parts_has_the_count_public_runs_print() {
     for (file, expected) in [(published_3b(), 41_084_928), (published_7b(), 51_521_536)] {
         let config = parse(&file).unwrap();
-        let blocks = |linear: &&garden_model::Linear| {
-            matches!(linear.role, garden_model::Role::Attention | garden_model::Role::Mlp)
-        };
-        let total: usize =
-            parameters::linears(&config).iter().filter(blocks).map(|linear| linear.lora_parameters(16)).sum();
-        assert_eq!(total, expected);
-    }
-}
-
-#[test]
-fn names_of_both_ages_meet() {
-    for (old, new) in [
-        ("visual.blocks.3.attn.qkv.weight", "model.visual.blocks.3.attn.qkv.weight"),
-        ("model.layers.0.mlp.up_proj.weight", "model.language_model.layers.0.mlp.up_proj.weight"),
-        ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight"),
-        ("lm_head.weight", "lm_head.weight"),
-    ] {
-        assert_eq!(parameters::canonical(old), new);
-        assert_eq!(parameters::canonical(new), new, "a present name must stay");
+        let target_modules = LayerGroups::default().pattern().unwrap();
+        let lora = LoraSettings { rank: 16, alpha: 16.0, dropout: 0.0, rslora: false, target_modules };
+        assert_eq!(lora.parameters(&config).unwrap(), expected);
     }
 }
 
 #[test]
 fn parts_are_told_apart() {
     let config = parse(&published_3b()).unwrap();
-    for parameter in parameters::parameters(&config) {
+    for parameter in parameters(&config) {
         let vision = parameter.name.starts_with("model.visual.");
         assert_eq!(parameter.part == Part::Vision, vision, "{}", parameter.name);
     }

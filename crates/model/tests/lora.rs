@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Layout, Named, PLAIN, Tensors, manifest, write_adapter};
-use garden_model::adapter_file::AdapterError;
+use garden_model::AdapterError;
 use garden_model::tensor_file::Dtype;
-use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig, lora::target_pattern};
+use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig, target_pattern};
 use serde_json::json;
 use std::path::Path;
 
@@ -233,7 +233,8 @@ fn folder_with(key: &str, value: &serde_json::Value) -> tempfile::TempDir {
     dir
 }
 
-/// The tensors of an adapter say which layers it has, so it can be used; a run that goes on from it would not know.
+/// The tensors of an adapter say which layers it has, so it can be used; a run that goes on from it would not
+/// know.
 #[test]
 fn an_adapter_of_a_part_of_its_layers_is_used_but_not_trained_further() {
     for (key, value, unset) in [
@@ -264,18 +265,18 @@ fn settings_may_begin_with_a_byte_order_mark() {
 fn a_choice_of_layers_is_refused_in_the_words_that_were_written() {
     let refused = |words: &str| settings(&target_pattern(words)).targets(&config()).unwrap_err().to_string();
     for word in ["all_linear", "all linear", "ALL_LINEAR", "alllinear"] {
-        let expected = format!("--target-modules `{word}` matches no layer: did you mean `all-linear`?");
+        let expected = format!("target_modules `{word}` matches no layer: did you mean `all-linear`?");
         assert_eq!(refused(word), expected);
     }
     let names = refused("query, self_attn.value");
     assert!(
-        names.starts_with("--target-modules `query,self_attn.value` matches no layer: give names"),
+        names.starts_with("target_modules `query,self_attn.value` matches no layer: give names"),
         "{names}"
     );
     let pattern = refused(r"(.*\.)?x(a|b)");
-    assert!(pattern.starts_with(r"--target-modules `(.*\.)?x(a|b)` matches no layer"), "{pattern}");
+    assert!(pattern.starts_with(r"target_modules `(.*\.)?x(a|b)` matches no layer"), "{pattern}");
     let head = refused("lm_head");
-    assert!(head.starts_with("--target-modules `lm_head` matches `lm_head`, but only"), "{head}");
+    assert!(head.starts_with("target_modules `lm_head` matches `lm_head`, but only"), "{head}");
 }
 
 #[test]
@@ -298,7 +299,8 @@ fn settings_of_another_kind_are_refused_by_key() {
     assert!(nowhere.contains("adapter_config.json"), "{nowhere}");
 }
 
-/// PEFT changes the base's weights when it loads some adapters; on the base as it is they would compute something else.
+/// PEFT changes the base's weights when it loads some adapters; on the base as it is they would compute
+/// something else.
 #[test]
 fn adapters_of_a_changed_base_are_refused_with_what_to_do() {
     for (start, remedy) in [

@@ -1,4 +1,5 @@
-//! Forward and backward against Hugging Face and PEFT on small random models: hidden states, loss, every gradient.
+//! Forward and backward against Hugging Face and PEFT on small random models: hidden states, loss, every
+//! gradient.
 
 mod common;
 
@@ -6,9 +7,7 @@ use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_mod
 use garden_model::compute::{
     LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
 };
-use garden_model::{
-    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, lora::target_pattern,
-};
+use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, target_pattern};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };
@@ -91,8 +90,8 @@ fn loss_and_every_lora_gradient_are_pefts() {
     }
 }
 
-/// The checkpoint is one that Hugging Face quantised and saved, merger and all; the loss and the gradient are its own with
-/// the values that the 4-bit codes stand for, and the gradient has come through the merger.
+/// The checkpoint is one that Hugging Face quantised and saved, merger and all; the loss and the gradient are
+/// its own with the values that the 4-bit codes stand for, and the gradient has come through the merger.
 #[test]
 fn loss_and_gradient_on_a_checkpoint_quantised_by_hugging_face_are_its_own() {
     let dir = common::folder().join("bnb-nested");
@@ -153,7 +152,7 @@ fn gradients_of_full_training_are_pytorchs() {
             compare_gradient(&format!("mixed.full.grad.{}", tensor.name), tensor.gradient, &tensors, tokens);
             shown += 1;
         });
-        assert_eq!(shown, garden_model::parameters::parameters(&golden.config()).len());
+        assert_eq!(shown, garden_model::parameters(&golden.config()).len());
     }
 }
 
@@ -247,7 +246,8 @@ fn a_hundred_steps_follow_hugging_face() {
             assert_eq!(sums.tokens, labels);
             let loss = sums.loss / sums.tokens as f64;
             assert!((loss - expected).abs() < 1e-3, "step {step}: {loss}, not {expected}");
-            // A batch without pictures leaves the vision tower without gradients, and PyTorch then skips it whole.
+            // A batch without pictures leaves the vision tower without gradients, and PyTorch then skips it
+            // whole.
             let pictures = !batch.grids.is_empty();
             let mut moments = moments.iter_mut();
             session.visit(&mut model, &mut |tensor| {
@@ -279,7 +279,7 @@ fn request<'a>(golden: &Golden, lora: &'a LoraSettings) -> PlanRequest<'a> {
     PlanRequest {
         held: golden.config().stored(),
         lora: Some(lora),
-        optimizer_bytes: |values| 8 * values,
+        optimizer: 8 * lora.parameters(&golden.config()).unwrap(),
         shapes: SHAPES,
         batches: 0,
         process: 0,
@@ -301,10 +301,8 @@ fn the_plan_is_the_arenas_own_layout() {
             let recomputed = if recompute == Recompute::Always { plan.blocks } else { 0 };
             assert_eq!((plan.recomputed_blocks, plan.recompute > 0), (recomputed, recomputed > 0));
             assert_eq!(plan.gradients, 4 * model.trainable_values());
-            let values: usize = garden_model::parameters::parameters(&golden.config())
-                .iter()
-                .map(|parameter| parameter.elements())
-                .sum();
+            let values: usize =
+                garden_model::parameters(&golden.config()).iter().map(|parameter| parameter.elements()).sum();
             assert_eq!(plan.weights, 4 * values);
             assert_eq!(plan.total(), plan.parts().iter().map(|(_, bytes)| bytes).sum::<usize>());
         }
@@ -353,7 +351,8 @@ fn gradients_under_dropout_are_those_of_finite_differences() {
         let mut model = dropping(&golden);
         let packed = Packed::new(&golden, &golden.batch("mixed"));
         let (_, gradients) = step_with_noise(&mut model, &packed, Recompute::Never, 3);
-        // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a large one.
+        // Along the gradients of one kind of tensor at a time, so that a wrong side cannot hide behind a
+        // large one.
         for part in ["visual.*lora_A", "visual.*lora_B", "language_model.*lora_A", "language_model.*lora_B"] {
             let (tower, side) = part.split_once(".*").unwrap();
             let (slope, square) = slope_along(&mut model, &packed, &gradients, tower, side);
@@ -473,7 +472,8 @@ fn any_choice_of_layers_trains_those_layers_and_no_others() {
     }
 }
 
-/// The memory of the longest batch is that of every shorter one, however its rows are cut into chunks and tiles.
+/// The memory of the longest batch is that of every shorter one, however its rows are cut into chunks and
+/// tiles.
 #[test]
 fn a_session_takes_every_batch_up_to_its_longest() {
     const LONGEST: usize = 700;

@@ -10,6 +10,7 @@ use crate::{
     config::{RunConfig, TrainOptions},
     events::{EndReason, Observer, Topic},
     generate::{self, Interpreter, Sampling},
+    model_folder::ModelFolder,
     optimizer::OptimizerKind,
     outputs::report::{Example, add_examples},
     run::{self, RunError},
@@ -136,7 +137,8 @@ fn share_right(answers: &[Example]) -> f64 {
 /// What a model says about the images that were held out: its own words, the likeliest token each time, free to say anything.
 fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> {
     let (model, held_out) = (folder.join("model"), folder.join("held-out"));
-    let mut interpreter = Interpreter::from_dir(&model, PixelLimits::default()).map_err(other)?;
+    let model = ModelFolder::open(&model).map_err(other)?;
+    let mut interpreter = Interpreter::new(&model, PixelLimits::default()).map_err(other)?;
     let model = generate::load(&model, adapter, Precision::AsStored, |_| {}).map_err(other)?;
     let dataset = Dataset::open(&held_out.to_string_lossy(), &DatasetOptions::default(), &())?;
     let dataset = Arc::new(dataset);

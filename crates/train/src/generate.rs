@@ -1,27 +1,24 @@
-//! What a model answers to a question with images.
+//! Asks a model a question with images.
 //!
-//! Takes a model, a conversation that ends with a question, and its images still encoded; gives the answer,
-//! piece by piece while it grows. Tokenizer, template and image limits are the model folder's own, and
-//! without a temperature the answer is the one that Hugging Face gives on the same weights.
+//! Takes a model, a conversation that ends with a question, and its images still encoded, and gives the
+//! answer, piece by piece while it grows. Tokenizer, template and image limits are the model's own. Without a
+//! temperature the answer is the one that Hugging Face gives on the same weights.
 
+use crate::model_folder::{ModelFolder, ModelFolderError};
 use garden_data::{
     BadRow, Conversation, ImageSource, Part, Purpose, Recipe, Role, Turn,
-    image::DecodeLimits,
-    processor::{ImageHeader, PixelLimits, Processor, ProcessorError, Workspace},
-    text::{Encoder, EncoderError, TextError},
+    processor::{ImageHeader, PixelLimits, ProcessorError, Workspace},
+    text::{Encoder, TextError},
 };
 use garden_model::{
-    Adapter, Checkpoint, ConfigError, ModelConfig, ModelWeights, Precision,
-    adapter_file::AdapterError,
-    checkpoint::CheckpointError,
+    Adapter, AdapterError, CheckpointError, Grid, ModelWeights, Precision, SampleError, Sampler,
     compute::{Decoder, Model, SessionError},
-    positions::Grid,
-    sample::{SampleError, Sampler},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 
@@ -32,16 +29,14 @@ const LARGEST_CONFIG: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum GenerateError {
-    #[error("the model: {0}")]
-    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Folder(#[from] ModelFolderError),
     #[error("the model: {0}")]
     Weights(#[from] CheckpointError),
     #[error("the adapter: {0}")]
     Adapter(#[from] AdapterError),
     #[error("the model's processor: {0}")]
     Processor(#[from] ProcessorError),
-    #[error("the model's tokenizer: {0}")]
-    Encoder(#[from] EncoderError),
     #[error(transparent)]
     Sample(#[from] SampleError),
     #[error("the question: {0}")]
@@ -98,15 +93,15 @@ pub struct Answer {
 
 /// Loads a model to ask, with an adapter if one is given; `progress` is told the share loaded.
 pub fn load(
-    folder: &Path,
+    folder: &ModelFolder,
     adapter: Option<&Path>,
     precision: Precision,
     progress: impl FnMut(f32),
 ) -> Result<Model, GenerateError> {
-    let config = ModelConfig::read(folder)?;
+    let config = folder.config().clone();
     // A wrong adapter is told before gigabytes are read.
     let adapter = adapter.map(|adapter| Adapter::read(adapter, &config)).transpose()?;
-    let weights = ModelWeights::load(&Checkpoint::open(folder)?, &config, precision, progress)?;
+    let weights = ModelWeights::load(&folder.weights()?, &config, precision, progress)?;
     Ok(match adapter {
         Some(adapter) => Model::with_adapter(config, weights, adapter),
         None => Model::frozen(config, weights),
@@ -172,25 +167,24 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Reads tokenizer, template and processor of a checkpoint.
-    pub fn from_dir(folder: &Path, pixels: PixelLimits) -> Result<Self, GenerateError> {
-        let config = ModelConfig::read(folder)?;
-        let generation = GenerationConfig::read(folder)?;
+    /// Interprets for the model in a folder, whose images have these limits.
+    pub fn new(folder: &ModelFolder, pixels: PixelLimits) -> Result<Self, GenerateError> {
+        let generation = GenerationConfig::read(folder.path())?;
         let ends = match generation.eos_token_id {
             Some(Ends::One(id)) => vec![id],
             Some(Ends::Several(ids)) => ids,
-            None => config.eos_token_ids,
+            None => folder.config().eos_token_ids.clone(),
         };
         Ok(Self {
             recipe: Recipe {
-                encoder: Encoder::from_dir(folder)?.into(),
-                processor: Processor::from_dir(folder, pixels, DecodeLimits::default())?,
+                encoder: folder.encoder().clone(),
+                processor: folder.processor(pixels)?,
                 purpose: Purpose::Answer,
             },
             work: Workspace::default(),
             ends,
             penalty: generation.repetition_penalty.unwrap_or(1.0),
-            max_positions: config.text.max_positions,
+            max_positions: folder.config().text.max_positions,
         })
     }
 

@@ -13,6 +13,7 @@ mod folders;
 pub mod generate;
 pub mod isolate;
 pub mod merge;
+mod model_folder;
 pub mod monitor;
 pub mod numbers;
 pub mod optimizer;
@@ -27,10 +28,8 @@ pub mod trainer;
 
 pub use cancel::Cancel;
 pub use events::{Event, Observer};
-pub use garden_engine::{
-    return_large_pieces,
-    simd::{Isa, IsaError},
-};
+pub use garden_engine::{Isa, IsaError, return_large_pieces};
+pub use model_folder::{Difference, ModelFolder, ModelFolderError};
 pub use run::{RunError, RunReport, train};
 
 #[cfg(test)]

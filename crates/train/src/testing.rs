@@ -2,6 +2,7 @@
 
 use crate::{
     config::{RunConfig, TrainOptions},
+    model_folder::ModelFolder,
     run::{RunData, RunError, open_data},
 };
 use garden_model::init::{Plan, Preset};
@@ -67,5 +68,5 @@ pub fn open_rows(folder: &Path, rows: &[String], options: TrainOptions) -> Resul
         ..options
     };
     let config = RunConfig::resolve(options).unwrap();
-    open_data(&config, &folder.join("model"), &())
+    open_data(&config, &ModelFolder::open(&folder.join("model"))?, &())
 }

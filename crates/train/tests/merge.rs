@@ -1,11 +1,9 @@
 //! Merging a tiny model with an adapter, from folder to folder.
 
 use garden_model::{
-    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision,
+    Adapter, Checkpoint, LayerGroups, LoraSettings, ModelConfig, ModelWeights, Precision,
     init::{Plan, Preset},
-    lora::LayerGroups,
-    parameters::parameters,
-    weights::read_matrix,
+    parameters, read_matrix,
 };
 use garden_train::merge::{MergeError, MergedAs, merge};
 use half::bf16;

@@ -5,6 +5,7 @@ use garden_model::{
     init::{Plan, Preset},
 };
 use garden_train::{
+    ModelFolder,
     config::{Method, RunConfig, TrainOptions},
     plan::Load,
     run::VisionModel,
@@ -24,7 +25,7 @@ fn tiny_model(folder: &Path, method: Method) -> VisionModel {
     };
     let config = RunConfig::resolve(options).unwrap();
     let load = Load::assumed(&ModelConfig::read(&base).unwrap(), 1, 32, None);
-    VisionModel::load(&config, &base, &load, |_| {}).unwrap()
+    VisionModel::load(&config, &ModelFolder::open(&base).unwrap(), &load, |_| {}).unwrap()
 }
 
 #[test]

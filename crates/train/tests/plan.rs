@@ -3,7 +3,7 @@
 use garden_data::create::{CreateOptions, Kind, create};
 use garden_model::init::{Plan, Preset};
 use garden_train::{
-    Cancel,
+    Cancel, ModelFolder,
     config::{Checkpointing, RunConfig, TrainOptions},
     events::{EndReason, Event},
     plan::{Source, plan, room},
@@ -46,7 +46,7 @@ fn a_run_takes_what_was_planned() {
     let config = config(folder.path());
     let base = folder.path().join("model");
     let (model, source) = Source::find(&config.base_model).unwrap();
-    let load = open_data(&config, &base, &()).unwrap().load;
+    let load = open_data(&config, &ModelFolder::open(&base).unwrap(), &()).unwrap().load;
     let planned = plan(&config, &model, source, &load, room()).unwrap();
     assert!(
         planned.total() > 4 * planned.process,

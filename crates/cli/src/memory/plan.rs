@@ -8,6 +8,7 @@ use crate::{
 };
 use anyhow::Result;
 use garden_train::{
+    ModelFolder,
     config::{ConfigError, RunConfig, TrainOptions},
     plan::{Least, Load, PlanReport, Setting, Source, plan, room},
     run::open_data,
@@ -54,7 +55,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     })?;
     let (model, source) = Source::find(&config.base_model)?;
     let (load, one_row) = if has_rows {
-        let data = open_data(&config, Path::new(&config.base_model), &Bars::default())?;
+        let folder = ModelFolder::open(Path::new(&config.base_model))?;
+        let data = open_data(&config, &folder, &Bars::default())?;
         (data.load, data.one_row)
     } else {
         let assumed = |rows| Load::assumed(&model, rows, config.data.max_seq_length, args.image_tokens);

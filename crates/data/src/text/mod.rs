@@ -149,6 +149,11 @@ impl Encoder {
         self.image_token
     }
 
+    /// The size of the vocabulary, added tokens included.
+    pub fn vocabulary_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
     /// Every token that stands for text, as the vocabulary writes it; special tokens are left out.
     pub fn ordinary_tokens(&self) -> impl Iterator<Item = (u32, String)> {
         let added = self.tokenizer.get_added_tokens_decoder();

@@ -1,7 +1,8 @@
 //! Zeroed memory for one arena, on huge pages where the system gives them.
 //!
-//! Takes a number of values and gives memory that stays where it is until dropped. Pages are touched only when they are
-//! first used, and a page of 2 MiB instead of 4 KiB makes that first touch and every later translation cheap.
+//! Takes a number of values and gives memory that stays where it is until dropped. Pages are touched only
+//! when they are first used, and a page of 2 MiB instead of 4 KiB makes that first touch and every later
+//! translation cheap.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) use mapped::Memory;

@@ -1,9 +1,10 @@
 //! Attention within segments of a batch, without a matrix of all scores.
 //!
-//! In come rows of query, key and value heads, possibly inside wider rows, and the segments that may see each other: the
-//! samples of a batch, the images of a vision batch, or its windows. Out come the attended rows and, for the backward,
-//! one log-sum-exp a token and head; the scores exist only as tiles that fit the cache and are computed again when
-//! gradients are asked for. One task owns all that it writes, so sums have one order whatever the threads do.
+//! Takes rows of query, key and value heads, perhaps inside wider rows, and the segments that may see each
+//! other: the sequences of a batch, the images of a vision batch, or its windows. Gives the attended rows
+//! and, for the backward, one log-sum-exp a token and head. Scores exist only as tiles that fit the cache,
+//! and are computed again for gradients. One task owns all that it writes, so sums have one order whatever
+//! the threads do.
 
 mod backward;
 mod decode;
@@ -11,25 +12,17 @@ mod forward;
 mod tile;
 
 pub use backward::{Saved, backward};
-pub use decode::{decode, decode_scratch_len};
+pub use decode::{Heads, Past, decode, decode_scratch_len};
 pub use forward::forward;
 
+use crate::ops::Rows;
 use crate::product::fits;
 
-/// Gives every thread of the pool the room that a task of such heads takes and keeps: which threads get a task is left to
-/// chance, and one that gets its first in a later step would allocate there.
+/// Gives every thread of the pool the room that a task of such heads takes and keeps: which threads get a
+/// task is left to chance, and one that gets its first in a later step would allocate there.
 pub fn prepare_threads(shape: &Shape<'_>) {
     let len = forward::largest_scratch(shape).max(backward::largest_scratch(shape));
     rayon::broadcast(|_| tile::with_scratch(len, |_| ()));
-}
-
-/// Rows of heads: head `h` of token `t` starts at `t * stride + h * head_dim`.
-#[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
-    /// Values, from the first head of the first token.
-    pub data: &'a [f32],
-    /// From a token to the next.
-    pub stride: usize,
 }
 
 /// Which heads and tokens see each other.

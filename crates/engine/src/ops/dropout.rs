@@ -1,8 +1,8 @@
 //! Dropout by a mask that is computed, never stored.
 //!
-//! In come rows of values and a [`Mask`], which is a seed and a share; out come the rows with that share of them set to zero
-//! and the rest divided by what is left, or the same done to a gradient. Whether a value stays depends on the seed, its
-//! row and its column alone: forward, backward and recomputation agree whatever the threads do.
+//! Takes rows of values and a [`Mask`], which is a seed and a share. Sets that share of the values to zero
+//! and divides the rest by what is left, or does the same to a gradient. Whether a value stays depends on the
+//! seed, its row and its column alone: forward, backward and recomputation agree whatever the threads do.
 
 use super::rows_per_task;
 use crate::simd::vectorised;

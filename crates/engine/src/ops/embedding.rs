@@ -1,7 +1,7 @@
 //! Token embedding: rows of the vocabulary's matrix, looked up by id.
 //!
-//! In come token ids and the matrix in any stored type; out come f32 rows, or the matrix' gradient when it is trained.
-//! An id beyond the vocabulary comes from an input and is an error that names its place.
+//! Takes token ids and the matrix in any stored type, and gives f32 rows, or the matrix's gradient when it is
+//! trained. An id beyond the vocabulary comes from an input and is an error that names its place.
 
 use crate::weight::Weight;
 use rayon::prelude::*;
@@ -43,7 +43,8 @@ pub fn backward(
 ) -> Result<(), OutOfVocabulary> {
     assert!(width > 0 && grad_out.len() == ids.len() * width, "rows of an embedding");
     check(ids, grad_table.len() / width)?;
-    // Every task owns some rows of the table and looks for their ids: nothing is shared, and no order is left to chance.
+    // Every task owns some rows of the table and looks for their ids: nothing is shared, and no order is left
+    // to chance.
     let rows = (grad_table.len() / width).div_ceil(2 * rayon::current_num_threads()).max(1);
     grad_table.par_chunks_mut(rows * width).enumerate().for_each(|(task, grad_table)| {
         let first = task * rows;

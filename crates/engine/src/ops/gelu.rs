@@ -1,6 +1,6 @@
 //! GELU in its exact form, `x * Phi(x)` with the normal distribution `Phi`, as the vision merger uses it.
 //!
-//! In come values; out come activations, or the gradient of the values. Nothing but `x` needs to be kept.
+//! Takes values and gives activations, or the gradient of the values. Nothing but `x` needs to be kept.
 
 use super::TASK;
 use super::math::normal;

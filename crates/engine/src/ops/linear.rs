@@ -1,9 +1,11 @@
 //! A linear layer, with the LoRA pair beside it in the same product.
 //!
-//! In come rows of inputs and a weight of any stored type; out come `x W^T + bias + scale (x A^T) B^T`, and on the way back
-//! the gradients of what is trained. The pair's narrow product `scale x A^T` is kept for the backward; the wide
-//! products run once for weight and pair together. Frozen weights never get a gradient.
+//! Takes rows of inputs and a weight of any stored type, and gives `x W^T + bias + scale (x A^T) B^T`; on the
+//! way back it gives the gradients of what is trained. The pair's narrow product `scale x A^T` is kept for
+//! the backward; the wide products run once for weight and pair together. Frozen weights never get a
+//! gradient.
 
+use crate::ops::{Rows, RowsMut};
 use crate::product::{Matrix, Output, Right, Start, Term, multiply, scratch_len as product_scratch};
 use crate::simd::vectorised;
 use crate::weight::{Elements, StoredAs, Weight};
@@ -23,10 +25,21 @@ pub struct Lora<'a> {
     pub scale: f32,
 }
 
+/// What goes into a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// Rows of the layer's inputs.
+    pub x: &'a [f32],
+    /// Their narrow products, as [`Linear::project`] gives them; empty without a pair.
+    pub narrow: &'a [f32],
+    /// Number of rows.
+    pub rows: usize,
+}
+
 /// One linear layer, or a part of one: some of its outputs, or some of its inputs.
 ///
-/// All parts of a layer are to be computed one after another in their order. What is a sum over all parts is begun by the
-/// first and complete with the last; what follows from such a sum comes with the last.
+/// All parts of a layer are to be computed one after another in their order. What is a sum over all parts is
+/// begun by the first and complete with the last; what follows from such a sum comes with the last.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
     /// `outputs x inputs` of the whole layer.
@@ -81,7 +94,8 @@ impl<'a> Linear<'a> {
         Self { outputs: self.outputs.of(outputs), ..self }
     }
 
-    /// The part of a whole layer that reads these inputs; only a layer that is [`Linear::divides_inputs`] has such parts.
+    /// The part of a whole layer that reads these inputs; only a layer that is [`Linear::divides_inputs`] has
+    /// such parts.
     pub fn of_inputs(self, inputs: &Range<usize>) -> Self {
         Self { inputs: self.inputs.of(inputs), ..self }
     }
@@ -106,7 +120,8 @@ impl<'a> Linear<'a> {
         self.inputs.first
     }
 
-    /// Whether sums over parts of the outputs begin here: the gradient of the input, and of the narrow product.
+    /// Whether sums over parts of the outputs begin here: the gradient of the input, and of the narrow
+    /// product.
     pub fn begins_outputs(&self) -> bool {
         self.outputs.begins()
     }
@@ -129,6 +144,11 @@ impl<'a> Linear<'a> {
     /// `outputs x rank`.
     fn b(&self, lora: Lora<'a>) -> Matrix<'a> {
         Matrix::new(&lora.b[self.outputs.first * lora.rank..], self.outputs.count, lora.rank)
+    }
+
+    /// The gradient of the part's outputs.
+    fn grad_matrix<'b>(&self, grad: Rows<'b>, rows: usize) -> Matrix<'b> {
+        Matrix::with_stride(grad.data, rows, self.outputs.count, grad.stride)
     }
 
     /// `outputs x inputs`, or that transposed.
@@ -159,18 +179,11 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// `out = x W^T + narrow B^T + bias + residual`; rows of `out` (and of `residual`) lie `stride` apart.
-    pub fn forward(
-        &self,
-        x: &[f32],
-        narrow: &[f32],
-        rows: usize,
-        (out, stride): (&mut [f32], usize),
-        residual: Option<&[f32]>,
-        scratch: &mut [f32],
-    ) {
+    /// `out = x W^T + narrow B^T + bias + residual`; rows of `residual` lie as far apart as those of `out`.
+    pub fn forward(&self, input: Input<'_>, out: RowsMut<'_>, residual: Option<&[f32]>, scratch: &mut [f32]) {
+        let Input { x, narrow, rows } = input;
         let main = Term { left: Matrix::new(x, rows, self.inputs.count), right: self.matrix(true) };
-        let out = Output::with_stride(out, rows, self.outputs.count, stride);
+        let out = Output::with_stride(out.data, rows, self.outputs.count, out.stride);
         let start = match self.inputs.begins() {
             true => Start {
                 accumulate: false,
@@ -189,16 +202,10 @@ impl<'a> Linear<'a> {
         }
     }
 
-    /// `grad_narrow = scale grad B`: what flows into the narrow product. Rows of `grad` lie `stride` apart.
-    pub fn backward_narrow(
-        &self,
-        (grad, stride): (&[f32], usize),
-        rows: usize,
-        grad_narrow: &mut [f32],
-        scratch: &mut [f32],
-    ) {
+    /// `grad_narrow = scale grad B`: what flows into the narrow product.
+    pub fn backward_narrow(&self, grad: Rows<'_>, rows: usize, grad_narrow: &mut [f32], scratch: &mut [f32]) {
         let Some(lora) = self.lora.filter(|_| self.inputs.begins()) else { return };
-        let left = Matrix::with_stride(grad, rows, self.outputs.count, stride);
+        let left = self.grad_matrix(grad, rows);
         let term = Term { left, right: Right::Dense(self.b(lora)) };
         multiply(Output::new(grad_narrow, rows, lora.rank), self.outputs.start(), &[term], scratch);
         if self.outputs.ends() {
@@ -216,65 +223,67 @@ impl<'a> Linear<'a> {
         scratch: &mut [f32],
     ) {
         if self.outputs.ends() {
-            let (rank, Part { first, count, all }) = (self.rank(), self.inputs);
-            add_product((grad_narrow, rank, rank), (x, count), rows, (&mut grad_a[first..], all), scratch);
+            let Part { first, count, all } = self.inputs;
+            let (grad, x) = (Matrix::new(grad_narrow, rows, self.rank()), Matrix::new(x, rows, count));
+            add_product(grad, x, RowsMut { data: &mut grad_a[first..], stride: all }, scratch);
         }
     }
 
-    /// Adds the gradient of `B` to that of the whole layer's. Rows of `grad` lie `stride` apart.
+    /// Adds the gradient of `B` to that of the whole layer's.
     pub fn backward_b(
         &self,
-        (grad, stride): (&[f32], usize),
+        grad: Rows<'_>,
         narrow: &[f32],
         rows: usize,
         grad_b: &mut [f32],
         scratch: &mut [f32],
     ) {
         if self.inputs.ends() {
-            let (rank, wide) = (self.rank(), (grad, stride, self.outputs.count));
-            let grad_b = &mut grad_b[self.outputs.first * rank..];
-            add_product(wide, (narrow, rank), rows, (grad_b, rank), scratch);
+            let rank = self.rank();
+            let grad_b = RowsMut { data: &mut grad_b[self.outputs.first * rank..], stride: rank };
+            add_product(self.grad_matrix(grad, rows), Matrix::new(narrow, rows, rank), grad_b, scratch);
         }
     }
 
-    /// Adds the gradient of the weight to that of the whole layer's. Rows of `grad` lie `stride` apart.
+    /// Adds the gradient of the weight to that of the whole layer's.
     pub fn backward_weight(
         &self,
-        (grad, stride): (&[f32], usize),
+        grad: Rows<'_>,
         x: &[f32],
         rows: usize,
         grad_weight: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let (wide, Part { first, count, all }) = ((grad, stride, self.outputs.count), self.inputs);
-        let grad_weight = &mut grad_weight[self.outputs.first * all + first..];
-        add_product(wide, (x, count), rows, (grad_weight, all), scratch);
+        let Part { first, count, all } = self.inputs;
+        let grad_weight = RowsMut { data: &mut grad_weight[self.outputs.first * all + first..], stride: all };
+        add_product(self.grad_matrix(grad, rows), Matrix::new(x, rows, count), grad_weight, scratch);
     }
 
-    /// Adds the gradient of the bias, the sum of the rows in their order. Rows of `grad` lie `stride` apart.
-    pub fn backward_bias(&self, (grad, stride): (&[f32], usize), rows: usize, grad_bias: &mut [f32]) {
+    /// Adds the gradient of the bias, the sum of the rows in their order.
+    pub fn backward_bias(&self, grad: Rows<'_>, rows: usize, grad_bias: &mut [f32]) {
         if !self.inputs.ends() {
             return;
         }
         let grad_bias = &mut grad_bias[self.outputs.first..][..self.outputs.count];
-        for row in grad.chunks(stride).take(rows) {
+        for row in grad.data.chunks(grad.stride).take(rows) {
             for (sum, grad) in grad_bias.iter_mut().zip(row) {
                 *sum += grad;
             }
         }
     }
 
-    /// The weight's product of those that make up the gradient of the input; layers that share an input add theirs in one
-    /// call, parts of the outputs go on where those before them ended.
-    pub fn weight_input_term<'b>(&self, (grad, stride): (&'b [f32], usize), rows: usize) -> Term<'b>
+    /// The weight's product of those that make up the gradient of the input; layers that share an input add
+    /// theirs in one call, parts of the outputs go on where those before them ended.
+    pub fn weight_input_term<'b>(&self, grad: Rows<'b>, rows: usize) -> Term<'b>
     where
         'a: 'b,
     {
-        let left = Matrix::with_stride(grad, rows, self.outputs.count, stride);
+        let left = self.grad_matrix(grad, rows);
         Term { left, right: self.matrix(false) }
     }
 
-    /// The pair's product among them: apart from the weight's where dropout lies between the input and the pair.
+    /// The pair's product among them: apart from the weight's where dropout lies between the input and the
+    /// pair.
     pub fn pair_input_term<'b>(&self, grad_narrow: &'b [f32], rows: usize) -> Option<Term<'b>>
     where
         'a: 'b,
@@ -286,28 +295,16 @@ impl<'a> Linear<'a> {
     }
 }
 
-/// Adds the gradient of a matrix `y = x M^T`: `grad^T x`, shaped as the matrix. Rows of `grad` lie `stride` apart.
-pub fn backward_matrix(
-    grad: (&[f32], usize, usize),
-    (x, inputs): (&[f32], usize),
-    rows: usize,
-    grad_matrix: &mut [f32],
-    scratch: &mut [f32],
-) {
-    add_product(grad, (x, inputs), rows, (grad_matrix, inputs), scratch);
+/// Adds the gradient of a matrix `y = x M^T`: `grad^T x`, shaped as the matrix.
+pub fn backward_matrix(grad: Matrix<'_>, x: Matrix<'_>, grad_matrix: &mut [f32], scratch: &mut [f32]) {
+    let stride = x.cols();
+    add_product(grad, x, RowsMut { data: grad_matrix, stride }, scratch);
 }
 
-/// The same where rows of the matrix lie `pitch` apart.
-fn add_product(
-    (grad, stride, outputs): (&[f32], usize, usize),
-    (x, inputs): (&[f32], usize),
-    rows: usize,
-    (grad_matrix, pitch): (&mut [f32], usize),
-    scratch: &mut [f32],
-) {
-    let grad = Matrix::with_stride(grad, rows, outputs, stride);
-    let term = Term { left: grad.t(), right: Right::Dense(Matrix::new(x, rows, inputs)) };
-    let out = Output::with_stride(grad_matrix, outputs, inputs, pitch);
+/// The same where rows of the matrix lie further apart.
+fn add_product(grad: Matrix<'_>, x: Matrix<'_>, grad_matrix: RowsMut<'_>, scratch: &mut [f32]) {
+    let out = Output::with_stride(grad_matrix.data, grad.cols(), x.cols(), grad_matrix.stride);
+    let term = Term { left: grad.t(), right: Right::Dense(x) };
     multiply(out, Start::ACCUMULATE, &[term], scratch);
 }
 
@@ -345,15 +342,7 @@ mod tests {
     }
 
     /// `sum(out * probe)` in f64, of which the gradients below are the derivatives.
-    fn objective(
-        weight: &[f32],
-        bias: &[f32],
-        a: &[f32],
-        b: &[f32],
-        x: &[f32],
-        probe: &[f32],
-        scale: f64,
-    ) -> f64 {
+    fn objective([weight, bias, a, b, x]: [&[f32]; 5], probe: &[f32], scale: f64) -> f64 {
         let (outputs, inputs) = (bias.len(), x.len() / ROWS);
         let mut sum = 0.0;
         for row in 0..ROWS {
@@ -419,19 +408,18 @@ mod tests {
         let (mut narrow, mut out) = (vec![0.0; ROWS * RANK], vec![f32::NAN; ROWS * outputs]);
         for (part, o, x, _) in parts.clone() {
             part.project(&x, ROWS, &mut narrow, &mut scratch);
-            part.forward(&x, &narrow, ROWS, (&mut out[o.start..], outputs), None, &mut scratch);
+            let out = RowsMut { data: &mut out[o.start..], stride: outputs };
+            part.forward(Input { x: &x, narrow: &narrow, rows: ROWS }, out, None, &mut scratch);
         }
-        let value = |w: &[f32], bias: &[f32], a: &[f32], b: &[f32], x: &[f32]| {
-            objective(w, bias, a, b, x, &probe, f64::from(scale))
-        };
+        let value = |arguments: [&[f32]; 5]| objective(arguments, &probe, f64::from(scale));
         let found: f64 = out.iter().zip(&probe).map(|(o, p)| f64::from(*o) * f64::from(*p)).sum();
-        assert!((found - value(&w, &bias, &a, &b, &x)).abs() < 1e-4, "{divided:?}");
+        assert!((found - value([&w, &bias, &a, &b, &x])).abs() < 1e-4, "{divided:?}");
 
         let mut grad_narrow = vec![f32::NAN; ROWS * RANK];
         let mut grads = [&w, &bias, &a, &b, &x].map(|values| vec![0.0; values.len()]);
         let [grad_w, grad_bias, grad_a, grad_b, grad_x] = &mut grads;
         for (part, o, x, i) in parts {
-            let grad = (&probe[o.start..], outputs);
+            let grad = Rows { data: &probe[o.start..], stride: outputs };
             part.backward_narrow(grad, ROWS, &mut grad_narrow, &mut scratch);
             part.backward_weight(grad, &x, ROWS, grad_w, &mut scratch);
             part.backward_bias(grad, ROWS, grad_bias);
@@ -450,8 +438,7 @@ mod tests {
                 let mut arguments = [w.clone(), bias.clone(), a.clone(), b.clone(), x.clone()];
                 let mut at_offset = |offset: f32| {
                     arguments[which][at] += offset;
-                    let [w, bias, a, b, x] = &arguments;
-                    value(w, bias, a, b, x)
+                    value(arguments.each_ref().map(Vec::as_slice))
                 };
                 let difference = (at_offset(0.5) - at_offset(-1.0)) / 1.0;
                 let found = f64::from(grads[which][at]);

@@ -1,9 +1,9 @@
 //! The head and its cross-entropy, on the rows that have a label and a slice of the vocabulary at a time.
 //!
-//! In come hidden rows, one label each, and the head's weight in any stored type; out come the summed loss, how many
-//! labels were the likeliest token, and the gradients of the rows (and of the head, when it is trained). Only the logits of
-//! a slice exist, in the caller's scratch. What they are normalised with is known after the last slice, so sums are
-//! kept below the highest logit so far, and brought down when a higher one comes.
+//! Takes hidden rows, one label each, and the head's weight in any stored type. Gives the summed loss, how
+//! many labels were the likeliest token, and the gradients of the rows (and of the head, when it is trained).
+//! Only the logits of a slice exist, in the caller's scratch. What they are normalised with is known after
+//! the last slice, so sums are kept below the highest logit so far, and scaled down when a higher one comes.
 
 use super::embedding::{self, OutOfVocabulary};
 use super::math::{exp, exponentials, largest, reference};
@@ -14,8 +14,8 @@ use rayon::prelude::*;
 
 /// Most rows that go through the head together: the head is read and packed once for all of them.
 const CHUNK: usize = 512;
-/// Tokens of the vocabulary in a slice. Logits of 254 rows take 4 MB; the rows are packed once a slice, which is 6 % of what
-/// is packed of the head meanwhile.
+/// Tokens of the vocabulary in a slice. Logits of 254 rows take 4 MB; the rows are packed once a slice, which
+/// is 6 % of what is packed of the head meanwhile.
 const SLICE: usize = 4096;
 
 /// What the rows of a batch amount to.
@@ -56,7 +56,8 @@ fn chunk_rows(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(CHUNK).max(1))
 }
 
-/// The loss of `hidden` (one row a label) under `head` (`vocabulary x width`), and its gradients where asked for.
+/// The loss of `hidden` (one row a label) under `head` (`vocabulary x width`), and its gradients where asked
+/// for.
 pub fn run(
     head: &Weight,
     hidden: &[f32],
@@ -108,8 +109,8 @@ struct Row {
 impl Row {
     const NOTHING: Self = Self { highest: f32::NEG_INFINITY, likeliest: usize::MAX, of_label: 0.0, sum: 0.0 };
 
-    /// Takes in the logits of the tokens from `first` on and turns them into exponentials below the highest so far; gives
-    /// what earlier exponentials are to be multiplied with.
+    /// Takes in the logits of the tokens from `first` on and turns them into exponentials below the highest
+    /// so far; gives what earlier exponentials are to be multiplied with.
     #[inline(always)]
     fn take(&mut self, logits: &mut [f32], first: usize, label: usize) -> f32 {
         if let Some(of_label) = label.checked_sub(first).and_then(|at| logits.get(at)) {
@@ -140,7 +141,8 @@ struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Goes over the vocabulary once. `mean` becomes the sum of the head's rows, each times the exponential of its logit.
+    /// Goes over the vocabulary once. `mean` becomes the sum of the head's rows, each times the exponential
+    /// of its logit.
     fn forward(&mut self, mut mean: Option<&mut [f32]>) {
         let (width, count) = (self.head.cols(), self.labels.len());
         for slice in slices(self.head.rows()) {
@@ -189,8 +191,8 @@ impl Chunk<'_> {
         );
     }
 
-    /// From the sum that `forward` made to the gradient of the rows: the mean of the head's rows by their probabilities, less
-    /// the label's.
+    /// From the sum that `forward` made to the gradient of the rows: the mean of the head's rows by their
+    /// probabilities, less the label's.
     fn finish_hidden(&mut self, hidden: &mut [f32], scale: f32) {
         let width = self.head.cols();
         let rows = hidden.par_chunks_exact_mut(width).zip(self.packed.par_chunks_mut(width));
@@ -205,8 +207,8 @@ impl Chunk<'_> {
         );
     }
 
-    /// A trained head needs the logits' own gradients, `(probability - label) * scale`: they are computed again, now that the
-    /// sums are known.
+    /// A trained head needs the logits' own gradients, `(probability - label) * scale`: they are computed
+    /// again, now that the sums are known.
     fn backward(&mut self, scale: f32, hidden: &mut [f32], grad_head: &mut [f32]) {
         let (width, count) = (self.head.cols(), self.labels.len());
         for slice in slices(self.head.rows()) {
@@ -240,15 +242,6 @@ impl Chunk<'_> {
 /// First token and length of every slice of the vocabulary.
 fn slices(vocabulary: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..vocabulary).step_by(SLICE).map(move |first| (first, SLICE.min(vocabulary - first)))
-}
-
-/// The first of the highest logits: the token that greedy generation takes. `None` where all are NaN.
-pub fn argmax(logits: &[f32]) -> Option<usize> {
-    let highest = vectorised(
-        #[inline(always)]
-        || largest(logits),
-    );
-    logits.iter().position(|&logit| logit == highest)
 }
 
 /// Replaces logits by the probabilities they have at a `temperature` above 0.
@@ -336,7 +329,8 @@ mod tests {
             let case = case(5, rows, width, vocabulary, stored);
             let whole = case.head.to_f32();
             let mut grad_head = vec![0.0; whole.len()];
-            // A frozen head takes another way: its gradients are made while the highest logit is still being sought.
+            // A frozen head takes another way: its gradients are made while the highest logit is still being
+            // sought.
             for trained in [false, true] {
                 let mut grad_hidden = vec![f32::NAN; case.hidden.len()];
                 let head = trained.then_some(&mut grad_head[..]);
@@ -413,9 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_logits_is_taken_and_probabilities_add_up() {
-        assert_eq!(argmax(&[1.0, 3.0, f32::NAN, 3.0]), Some(1));
-        assert_eq!(argmax(&[f32::NAN]), None);
+    fn probabilities_add_up() {
         let mut logits = [0.0, 2.0f32.ln() * 2.0, f32::NEG_INFINITY];
         softmax(&mut logits, 2.0);
         assert_close("probabilities", &logits, &[1.0 / 3.0, 2.0 / 3.0, 0.0], 1e-6);
@@ -423,7 +415,8 @@ mod tests {
 
     #[test]
     fn a_slice_of_the_vocabulary_may_be_impossible_altogether() {
-        // The first slice overflows to minus infinity for every row; the label and the likeliest token lie in the second.
+        // The first slice overflows to minus infinity for every row; the label and the likeliest token lie in
+        // the second.
         let (vocabulary, width) = (SLICE + 3, 4);
         let mut weight = vec![-f32::MAX; SLICE * width];
         weight.extend([0.25, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.75, 0.0, 0.0, 0.0]);

@@ -1,8 +1,8 @@
 //! Scalar functions and sums, written so that a loop over them becomes vector instructions.
 //!
-//! In come f32 values; out come functions of them to about one unit in the last place, without a branch or a call, and
-//! sums in sixteen fixed lanes. NaN in is NaN out: a run that diverged must show it. Everything is inlined into the
-//! caller's loop, which decides the instruction set.
+//! Functions are exact to about one unit in the last place, without a branch or a call. Sums have sixteen
+//! fixed lanes. NaN stays NaN: a run that diverged must show it. Everything is inlined into the caller's
+//! loop, which decides the instruction set.
 
 /// Lanes of a sum: one AVX-512 register, two of AVX2. Fixed, so that every machine adds in the same order.
 const LANES: usize = 16;
@@ -45,8 +45,8 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 /// The standard normal distribution at `x`: its cumulative probability and its density.
 #[inline(always)]
 pub(super) fn normal(x: f32) -> (f32, f32) {
-    // The tail beyond |x| is e^(-x*x/2) times a polynomial in t = 1 / (1 + 0.34 |x|), fitted for the least relative
-    // error over |x| <= 14: 3e-7 when evaluated in f32.
+    // The tail beyond |x| is e^(-x*x/2) times a polynomial in t = 1 / (1 + 0.34 |x|), fitted for the least
+    // relative error over |x| <= 14: 3e-7 when evaluated in f32.
     const FIT: [f32; 9] = [
         -0.026_120_158,
         0.139_497_8,
@@ -127,8 +127,9 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     rest.iter().fold(fold(lanes, larger), |found, value| larger(*value, found))
 }
 
-/// What exponentials are taken below, where `highest` is the highest value so far: itself, or 0 where there is none yet. Values
-/// that are all minus infinity then give zeros instead of NaN, and a later value finds nothing to bring down.
+/// What exponentials are taken below, where `highest` is the highest value so far: itself, or 0 where there
+/// is none yet. Values that are all minus infinity then give zeros instead of NaN, and a later value finds
+/// nothing to bring down.
 #[inline(always)]
 pub(super) fn reference(highest: f32) -> f32 {
     if highest == f32::NEG_INFINITY { 0.0 } else { highest }
@@ -190,7 +191,8 @@ mod tests {
             let (expected_below, expected_density) = normal_f64(f64::from(x));
             assert!((f64::from(below) - expected_below).abs() < 2e-7, "{x}: {below} for {expected_below}");
             assert!((f64::from(density) - expected_density).abs() < 2e-7, "{x}: {density}");
-            // The argument of the exponential is itself rounded, so far out the relative error grows with x*x.
+            // The argument of the exponential is itself rounded, so far out the relative error grows with
+            // x*x.
             let relative = (f64::from(below) / expected_below - 1.0).abs();
             assert!(relative < 1e-6 + 1e-7 * f64::from(x * x), "{x}: relative {relative:e}");
         }

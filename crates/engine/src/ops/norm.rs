@@ -1,7 +1,7 @@
 //! RMS normalisation: every row divided by its root mean square, then weighted.
 //!
-//! In come rows as wide as the weight; out come the normalised rows and, for the backward, one `1 / rms` a row. Rows
-//! are independent; the weight's gradient is summed over them in their order.
+//! Takes rows as wide as the weight, and gives the normalised rows and, for the backward, one `1 / rms` a
+//! row. Rows are independent; the weight's gradient is summed over them in their order.
 
 use super::math::{dot, dot3};
 use super::{Write, rows_per_task};

@@ -1,10 +1,11 @@
 //! Rotary position embedding: pairs of values turned by an angle that grows with the token's position.
 //!
-//! In come rows of heads and a [`Table`] of angles; out come the same rows, turned in place. Value `j` of a head pairs with
-//! value `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles follow the
-//! positions on one axis (text), two (row and column of an image patch) or three (time, row and column).
+//! Takes rows of heads and a [`Table`] of angles, and turns the rows in place. Value `j` of a head pairs with
+//! value `j + half`, as in Hugging Face's models; a rotation's gradient is the rotation back. The angles
+//! follow the positions on one axis (text), two (row and column of an image patch) or three (time, row and
+//! column).
 
-use super::rows_per_task;
+use super::{RowsMut, rows_per_task};
 use crate::product::fits;
 use crate::simd::vectorised;
 use rayon::prelude::*;
@@ -16,12 +17,8 @@ pub struct Frequencies {
 }
 
 impl Frequencies {
-    /// All pairs follow one position.
-    pub fn one_axis(head_dim: usize, theta: f32) -> Self {
-        Self::sections(&[head_dim / 2], theta)
-    }
-
-    /// The first half of the pairs follows the row, the second the column, each with all frequencies of its own.
+    /// The first half of the pairs follows the row, the second the column, each with all frequencies of its
+    /// own.
     pub fn two_axes(head_dim: usize, theta: f32) -> Self {
         let axis = head_dim / 4;
         Self { pairs: (0..2 * axis).map(|j| (j / axis, frequency(j % axis, axis, theta))).collect() }
@@ -71,17 +68,18 @@ pub struct Table<'a> {
     pub half: usize,
 }
 
-/// Turns the first `heads` heads of every row; rows start every `stride` values of `rows`.
-pub fn forward(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
-    turn::<false>(rows, stride, heads, table);
+/// Turns the first `heads` heads of every row.
+pub fn forward(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    turn::<false>(rows, heads, table);
 }
 
 /// Turns gradients back: the inverse of [`forward`].
-pub fn backward(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
-    turn::<true>(rows, stride, heads, table);
+pub fn backward(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    turn::<true>(rows, heads, table);
 }
 
-fn turn<const BACK: bool>(rows: &mut [f32], stride: usize, heads: usize, table: Table<'_>) {
+fn turn<const BACK: bool>(rows: RowsMut<'_>, heads: usize, table: Table<'_>) {
+    let RowsMut { data: rows, stride } = rows;
     let Table { cos, sin, half } = table;
     assert!(half > 0 && cos.len() == sin.len(), "angles of a rotation");
     let used = heads.checked_mul(2).and_then(|values| values.checked_mul(half));
@@ -114,6 +112,11 @@ fn turn<const BACK: bool>(rows: &mut [f32], stride: usize, heads: usize, table: 
 mod tests {
     use super::*;
     use crate::ops::testing::{Numbers, assert_close, assert_gradient, to_f64, weighted};
+
+    /// All pairs follow one position.
+    fn one_axis(head_dim: usize, theta: f32) -> Frequencies {
+        Frequencies::sections(&[head_dim / 2], theta)
+    }
 
     /// As Hugging Face writes it: `x * cos + rotate_half(x) * sin` with doubled tables.
     fn reference(rows: &[f64], stride: usize, heads: usize, table: Table<'_>) -> Vec<f64> {
@@ -152,15 +155,15 @@ mod tests {
         {
             let stride = heads * head_dim + gap;
             let positions: Vec<u32> = (0..tokens).map(|_| numbers.below(3000) as u32).collect();
-            let frequencies = Frequencies::one_axis(head_dim, 1e6);
+            let frequencies = one_axis(head_dim, 1e6);
             let (cos, sin) = tables(&frequencies, &[&positions]);
             let table = Table { cos: &cos, sin: &sin, half: head_dim / 2 };
             // The last row ends with its heads, as it does where rows are a part of wider ones.
             let start = numbers.values(tokens * stride - gap);
             let mut rows = start.clone();
-            forward(&mut rows, stride, heads, table);
+            forward(RowsMut { data: &mut rows, stride }, heads, table);
             assert_close("rows", &rows, &reference(&to_f64(&start), stride, heads, table), 1e-6);
-            backward(&mut rows, stride, heads, table);
+            backward(RowsMut { data: &mut rows, stride }, heads, table);
             assert_close("there and back", &rows, &to_f64(&start), 1e-6);
         }
     }
@@ -172,7 +175,7 @@ mod tests {
         let table = Table { cos: &cos, sin: &sin, half: 8 };
         let (x, grad_out) = (numbers.values(3 * 20), numbers.values(3 * 20));
         let mut grad = grad_out.clone();
-        backward(&mut grad, 20, 1, table);
+        backward(RowsMut { data: &mut grad, stride: 20 }, 1, table);
         assert_gradient("x", &grad, &x, |x| weighted(&reference(x, 20, 1, table), &grad_out));
     }
 
@@ -181,7 +184,7 @@ mod tests {
         let refuses = |stride: usize, heads: usize| {
             let (cos, sin) = ([1.0; 18], [0.0; 18]);
             let table = Table { cos: &cos, sin: &sin, half: 2 };
-            let turn = || forward(&mut [0.0; 64], stride, heads, table);
+            let turn = || forward(RowsMut { data: &mut [0.0; 64], stride }, heads, table);
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn)).is_err()
         };
         assert!(!refuses(4, 1));
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn axes_take_their_frequencies() {
         // Small positions and a small theta keep the angles within half a turn, where atan2 gives them back.
-        let one = angles(&Frequencies::one_axis(8, 16.0), &[&[3]]);
+        let one = angles(&one_axis(8, 16.0), &[&[3]]);
         assert_close("one axis", &one, &[3.0, 1.5, 0.75, 0.375], 1e-6);
         let two = angles(&Frequencies::two_axes(8, 16.0), &[&[3], &[2]]);
         assert_close("two axes", &two, &[3.0, 0.75, 2.0, 0.5], 1e-6);
@@ -203,8 +206,9 @@ mod tests {
 
     #[test]
     fn frequencies_are_those_of_pytorch() {
-        // 1 / (1e6 ** (torch.arange(0, 128, 2) / 128)), entries 1, 31 and 63, and the vision tower's last of 20.
-        let text = Frequencies::one_axis(128, 1e6);
+        // 1 / (1e6 ** (torch.arange(0, 128, 2) / 128)), entries 1, 31 and 63, and the vision tower's last of
+        // 20.
+        let text = one_axis(128, 1e6);
         for (j, frequency) in [(1, 0.805_842_2), (31, 0.001_240_937_9), (63, 1.240_937_8e-6)] {
             assert_eq!(text.pairs[j], (0, frequency));
         }

@@ -1,7 +1,8 @@
 //! SwiGLU: `silu(gate) * up`, the gated half of a feed-forward block.
 //!
-//! In come the gate's and the up-projection's outputs; out comes their activation, or their gradients. Only `gate` and
-//! `up` need to be kept for the backward: the activation is cheap to compute again, and the gradients may replace them.
+//! Takes the outputs of the gate and the up-projection, and gives their activation or their gradients. Only
+//! `gate` and `up` are kept for the backward: the activation is cheap to compute again, and the gradients may
+//! replace them.
 
 use super::TASK;
 use super::math::sigmoid;
@@ -18,21 +19,6 @@ pub fn forward(gate: &[f32], up: &[f32], out: &mut [f32]) {
             || {
                 for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
                     *out = gate * sigmoid(gate) * up;
-                }
-            },
-        );
-    });
-}
-
-/// The same, written over the gate: where no backward follows.
-pub fn forward_in_place(gate: &mut [f32], up: &[f32]) {
-    assert!(gate.len() == up.len(), "lengths of an activation");
-    gate.par_chunks_mut(TASK).zip(up.par_chunks(TASK)).for_each(|(gate, up)| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for (gate, up) in gate.iter_mut().zip(up) {
-                    *gate = *gate * sigmoid(*gate) * up;
                 }
             },
         );
@@ -106,9 +92,6 @@ mod tests {
             let mut out = vec![f32::NAN; len];
             forward(&gate, &up, &mut out);
             assert_close("forward", &out, &reference(&to_f64(&gate), &to_f64(&up)), 1e-6);
-            let mut over = gate;
-            forward_in_place(&mut over, &up);
-            assert_eq!(over, out, "in place, {len} values");
         }
     }
 

@@ -1,8 +1,8 @@
-//! What the tests of the operations share: repeatable numbers, comparisons, and derivatives by finite differences.
+//! What the tests of the operations share: repeatable numbers, comparisons, and derivatives by finite
+//! differences.
 //!
-//! In come seeds, slices and plain f64 references; out come values, verdicts and numeric gradients. A reference is the
-//! textbook formula in f64: a kernel's forward is held against it directly, and its backward against the central
-//! differences of it, so that a hand-derived gradient is never its own witness.
+//! A reference is the textbook formula in f64. A kernel's forward is compared with it directly, and its
+//! backward with the central differences of it, so that a hand-derived gradient is never its own witness.
 
 /// Repeatable numbers (splitmix64).
 pub(crate) struct Numbers(u64);

@@ -1,22 +1,24 @@
-//! Products of matrices as they lie, without packing.
+//! Multiplies matrices as they lie, without packing.
 //!
-//! In come operands small enough for the cache (the tiles of attention) or so thin that packing them would cost more than
-//! multiplying them (an adapter's products); out come sums kept in registers. Columns of the result are a multiple
-//! of [`PAD`].
+//! For operands small enough for the cache (the tiles of attention) or so thin that packing them would cost
+//! more than multiplying them (an adapter's products). Sums are kept in registers. Columns of the result are
+//! a multiple of [`PAD`].
 
 use super::{Matrix, Output, Span, fits};
+use crate::rows::{Rows, RowsMut};
 use crate::simd::{Kernel, Lanes};
 use rayon::prelude::*;
 use std::marker::PhantomData;
 
 /// Columns come in multiples of the widest register.
 pub(crate) const PAD: usize = 16;
-/// A product with this many rows or columns at the most is thin: each value of the long operand is used so seldom that
-/// packing it is most of the work. On 548 rows of 1024 and 5504 values (`examples/products.rs`) an adapter's products are
-/// 1.1 to 2.2 times as fast unpacked at ranks 16 to 64, 1.05 to 1.5 times at 80 and 96; at 128 one of them is slower.
+/// A product with this many rows or columns at the most is thin: each value of the long operand is used so
+/// seldom that packing it is most of the work. On 548 rows of 1024 and 5504 values (`examples/products.rs`)
+/// an adapter's products are 1.1 to 2.2 times as fast unpacked at ranks 16 to 64, 1.05 to 1.5 times at 80 and
+/// 96; at 128 one of them is slower.
 const THIN: usize = 96;
-/// Values of the thin operand that are multiplied before the next ones: half of a 48 KiB L1, so that the long operand is read
-/// in long rows. At rank 16 up to a tenth faster than a depth of 128, at higher ranks even.
+/// Values of the thin operand that are multiplied before the next ones: half of a 48 KiB L1, so that the long
+/// operand is read in long rows. At rank 16 up to a tenth faster than a depth of 128, at higher ranks even.
 const THIN_VALUES: usize = 6144;
 /// Rows or columns of one task: several tasks a thread, and whole tiles of 14 rows and of 32 columns.
 const TASK: usize = 224;
@@ -91,12 +93,13 @@ impl<L: Lanes> Job<'_, L> {
             let left = &self.left.data[rows.from * steps.0 + from * steps.1..];
             let left = Left { data: left, row: steps.0, step: steps.1 };
             let right = &self.right.data[(from * self.right.stride + cols.from).min(self.right.data.len())..];
-            let width = (self.stride, self.right.stride);
-            check(left, right, width.1, size);
+            let right = Rows { data: right, stride: self.right.stride };
+            check(left, right, size);
             // SAFETY: the operands were checked just now, the output by the caller.
             unsafe {
-                let out = self.data.add(rows.from * self.stride + cols.from);
-                product_at(self.lanes, out, left, right, width, size, self.add || from > 0);
+                let first = self.data.add(rows.from * self.stride + cols.from);
+                let out = Place { first, stride: self.stride };
+                product_at(self.lanes, out, left, right, size, self.add || from > 0);
             }
         }
     }
@@ -126,44 +129,43 @@ pub(crate) struct Size {
     pub(crate) k: usize,
 }
 
-/// `out = left x right`, or added to `out`; rows of `out` and `right` are `width.0` and `width.1` apart.
+/// `out = left x right`, or added to `out`.
 pub(crate) fn product<L: Lanes>(
     lanes: L,
-    out: &mut [f32],
+    out: RowsMut<'_>,
     left: Left<'_>,
-    right: &[f32],
-    width: (usize, usize),
+    right: Rows<'_>,
     size: Size,
     add: bool,
 ) {
     if size.m == 0 || size.n == 0 {
         return;
     }
-    assert!(fits(size.m, size.n, width.0, out.len()));
-    check(left, right, width.1, size);
+    assert!(fits(size.m, size.n, out.stride, out.data.len()));
+    check(left, right, size);
+    let out = Place { first: out.data.as_mut_ptr(), stride: out.stride };
     // SAFETY: the output was checked just now, and so were the operands.
-    unsafe { product_at(lanes, out.as_mut_ptr(), left, right, width, size, add) };
+    unsafe { product_at(lanes, out, left, right, size, add) };
 }
 
 /// Panics where an operand is too short for `size`.
-fn check(left: Left<'_>, right: &[f32], width: usize, Size { m, n, k }: Size) {
-    assert!(n.is_multiple_of(PAD) && fits(k, n, width, right.len()));
+fn check(left: Left<'_>, right: Rows<'_>, Size { m, n, k }: Size) {
+    assert!(n.is_multiple_of(PAD) && fits(k, n, right.stride, right.data.len()));
     assert!(k == 0 || left.last(m, k).is_some_and(|last| last < left.data.len()));
+}
+
+/// Where rows of a result go that are not a slice of their own.
+#[derive(Clone, Copy)]
+struct Place {
+    first: *mut f32,
+    stride: usize,
 }
 
 /// [`product`] to a place that is not a slice of its own.
 ///
 /// # Safety
 /// `out` holds the rows and columns of `size`, which nobody else touches; the operands were checked.
-unsafe fn product_at<L: Lanes>(
-    lanes: L,
-    out: *mut f32,
-    left: Left<'_>,
-    right: &[f32],
-    width: (usize, usize),
-    size: Size,
-    add: bool,
-) {
+unsafe fn product_at<L: Lanes>(lanes: L, out: Place, left: Left<'_>, right: Rows<'_>, size: Size, add: bool) {
     let Size { m, n, k } = size;
     let mut col = 0;
     while col < n {
@@ -172,9 +174,16 @@ unsafe fn product_at<L: Lanes>(
         while row < m {
             // SAFETY: rows `row..row + H`, columns `col..` and depth `k` lie inside all three, as the caller vouches.
             row += unsafe {
-                let out = out.add(row * width.0 + col);
-                let (left_at, right) = (left.data.as_ptr().add(row * left.row), right.as_ptr().add(col));
-                let block = Block { out, left: left_at, right, width, steps: (left.row, left.step), k, add };
+                let block = Block {
+                    out: Place { first: out.first.add(row * out.stride + col), ..out },
+                    left: left.data.as_ptr().add(row * left.row),
+                    left_row: left.row,
+                    left_step: left.step,
+                    right: right.data.as_ptr().add(col),
+                    right_step: right.stride,
+                    k,
+                    add,
+                };
                 match double {
                     true => block.rows::<L, 2>(lanes, m - row),
                     false => block.rows::<L, 1>(lanes, m - row),
@@ -187,11 +196,12 @@ unsafe fn product_at<L: Lanes>(
 
 /// Some rows of one or two registers of columns.
 struct Block {
-    out: *mut f32,
+    out: Place,
     left: *const f32,
+    left_row: usize,
+    left_step: usize,
     right: *const f32,
-    width: (usize, usize),
-    steps: (usize, usize),
+    right_step: usize,
     k: usize,
     add: bool,
 }
@@ -249,17 +259,17 @@ impl Block {
                     *column = L::load(right.add(c * L::WIDTH));
                 }
                 for (h, sums) in sums.iter_mut().enumerate() {
-                    let value = L::splat(left.add(h * self.steps.0));
+                    let value = L::splat(left.add(h * self.left_row));
                     for (sum, column) in sums.iter_mut().zip(columns) {
                         *sum = L::mul_add(value, column, *sum);
                     }
                 }
-                left = left.wrapping_add(self.steps.1);
-                right = right.wrapping_add(self.width.1);
+                left = left.wrapping_add(self.left_step);
+                right = right.wrapping_add(self.right_step);
             }
             for (h, sums) in sums.iter().enumerate() {
                 for (c, sum) in sums.iter().enumerate() {
-                    let out = self.out.add(h * self.width.0 + c * L::WIDTH);
+                    let out = self.out.first.add(h * self.out.stride + c * L::WIDTH);
                     // Added at the end: products are rounded to their own sum, not to what is there already.
                     L::store(out, if self.add { L::add(*sum, L::load(out)) } else { *sum });
                 }

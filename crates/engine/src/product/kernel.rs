@@ -1,7 +1,7 @@
 //! The inner product of packed strips and panels: a tile of sums that stays in registers.
 //!
-//! In come a [`Job`] with its left sides packed and a part of the output to compute; out come the finished elements. Two
-//! tasks never share an element, which is what makes writing through one pointer from several threads sound.
+//! Takes a [`Job`] with its left sides packed and the part of the output to compute. Two tasks never share an
+//! element, which makes writing through one pointer from several threads sound.
 
 use super::pack;
 use super::schedule::{Blocks, Segment, Span};
@@ -10,16 +10,16 @@ use crate::simd::{Kernel, Lanes};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Strips that are multiplied with a whole panel before the next ones: at a full depth they take 192 KiB of the L2 beside
-/// the panels. 5 is as fast, 10 and more are slower.
+/// Strips that are multiplied with a whole panel before the next ones: at a full depth they take 192 KiB of
+/// the L2 beside the panels. 5 is as fast, 10 and more are slower.
 const BAND: usize = 3;
 
-/// Steps of depth by which a strip is asked for before it is multiplied: strips come from the L2, and products are 2 to 4 %
-/// slower without.
+/// Steps of depth by which a strip is asked for before it is multiplied: strips come from the L2, and
+/// products are 2 to 4 % slower without.
 const AHEAD: usize = 16;
 
-/// Steps of depth before its end at which a tile asks for its place in the output: asked for earlier it would be pushed out
-/// of the L1 again by what is multiplied.
+/// Steps of depth before its end at which a tile asks for its place in the output: asked for earlier it would
+/// be pushed out of the L1 again by what is multiplied.
 const LAST: usize = 64;
 
 /// One call of `multiply`, as its tasks see it.
@@ -220,7 +220,8 @@ unsafe fn sums_of_height<L: Lanes>(
 /// The sums of a tile of `H` rows, in registers for all of `ks`, then written where `end` says.
 ///
 /// # Safety
-/// `left` and `right` hold `ks` packed steps, `end` points to `H` rows of two registers, and this runs inside `L::enter`.
+/// `left` and `right` hold `ks` packed steps, `end` points to `H` rows of two registers, and this runs inside
+/// `L::enter`.
 #[inline(always)]
 unsafe fn sums<L: Lanes, const H: usize>(left: &[f32], right: &[f32], ks: usize, end: &End) {
     // SAFETY: the caller's promise covers every access.

@@ -1,8 +1,8 @@
 //! Packing: operands rearranged so that the kernel reads memory in order.
 //!
-//! In come a left matrix, or any right side; out come strips (`k` by `k`, one row of a tile after another) and panels
-//! (`k` by `k`, two registers of columns after another). What lies beyond the edge of the matrix has no meaning and is never
-//! written to an output.
+//! A left matrix becomes strips (`k` by `k`, one row of a tile after another), a right side panels (`k` by
+//! `k`, two registers of columns after another). What lies beyond the edge of the matrix has no meaning and
+//! is never written to an output.
 
 use super::schedule::{DEPTH, PANEL, Span};
 use super::{Matrix, Right, fits};
@@ -11,8 +11,8 @@ use crate::simd::{Kernel, Lanes, vectorised};
 use crate::weight::{Elements, Weight};
 use std::cell::RefCell;
 
-/// Runs `work` with room for a panel, which this thread keeps for the next product. It begins at a cache line: else every
-/// register that the kernel loads would come from two.
+/// Runs `work` with room for a panel, which this thread keeps for the next product. It begins at a cache
+/// line: else every register that the kernel loads would come from two.
 pub(super) fn with_panel<R>(work: impl FnOnce(&mut [f32]) -> R) -> R {
     const LEN: usize = DEPTH * PANEL;
     thread_local!(static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
@@ -23,7 +23,8 @@ pub(super) fn with_panel<R>(work: impl FnOnce(&mut [f32]) -> R) -> R {
     })
 }
 
-/// Gives every thread of the pool its room for a panel: one that gets its first task in a later step would allocate there.
+/// Gives every thread of the pool its room for a panel: one that gets its first task in a later step would
+/// allocate there.
 pub fn prepare_threads() {
     rayon::broadcast(|_| with_panel(|_| ()));
 }
@@ -44,7 +45,8 @@ impl Kernel for Left<'_> {
     }
 }
 
-/// Packs rows `row..row + L::ROWS` of `left` at `depth`; each `k` takes `L::WIDTH` values, of which a tile reads `ROWS`.
+/// Packs rows `row..row + L::ROWS` of `left` at `depth`; each `k` takes `L::WIDTH` values, of which a tile
+/// reads `ROWS`.
 fn left<L: Lanes>(lanes: L, left: &Matrix<'_>, row: usize, depth: Span, strip: &mut [f32]) {
     let ks = depth.len();
     let rows = L::ROWS.min(left.rows - row);
@@ -175,8 +177,8 @@ fn columns<L: Lanes>(lanes: L, data: &[f32], stride: usize, depth: Span, cols: S
     });
 }
 
-/// `to[k][c] = from[c * stride + k]` for `count` columns, those that are left of a register zero. Rows of `to` are two registers
-/// apart.
+/// `to[k][c] = from[c * stride + k]` for `count` columns, those that are left of a register zero. Rows of
+/// `to` are two registers apart.
 fn transpose<L: Lanes>(lanes: L, from: &[f32], stride: usize, count: usize, ks: usize, to: &mut [f32]) {
     let pitch = 2 * L::WIDTH;
     assert!(count <= L::WIDTH && fits(count, ks, stride, from.len()));

@@ -1,7 +1,8 @@
 //! Products of random shapes, layouts, storages and starts against a scalar sum in f64.
 //!
-//! Every operand is as long as its view asks for and not a value longer, and the output lies between guards: what
-//! is read or written outside shows under AddressSanitizer, or in the guards. Fixed shapes are in `tests`.
+//! Every operand is as long as its view asks for and not a value longer, and the output lies between guards:
+//! what is read or written outside shows under AddressSanitizer, or in the guards. Fixed shapes are in
+//! `tests`.
 
 use super::*;
 use crate::ops::testing::Numbers;

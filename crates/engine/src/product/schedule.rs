@@ -1,15 +1,16 @@
 //! Who computes what: the output cut into tasks, the depth of a sum cut into blocks.
 //!
-//! In come the shape of a product and the number of threads; out come tasks that no two threads share, and blocks that
-//! are multiplied one after another. How the sum of an element is cut depends on the depths of the terms alone, never on
-//! the threads: that is what makes results equal to the bit.
+//! Takes the shape of a product and the number of threads, and gives tasks that no two threads share and
+//! blocks that are multiplied one after another. How the sum of an element is cut depends on the depths of
+//! the terms alone, never on the threads: that is what makes results equal to the bit.
 
 use super::{Term, tile};
 
-/// Deepest block. A tile reads and writes its part of the output once a block, which cost 5 to 8 % of a product at 256; at
-/// 1024 most products are a single block. The 128 beyond it take an adapter's rank along.
+/// Deepest block. A tile reads and writes its part of the output once a block, which cost 5 to 8 % of a
+/// product at 256; at 1024 most products are a single block. The 128 beyond it take an adapter's rank along.
 pub(super) const DEPTH: usize = 1024 + 128;
-/// Widest panel that one task packs: with `DEPTH` it takes 576 KiB, a quarter of an L2, beside the strips that pass by.
+/// Widest panel that one task packs: with `DEPTH` it takes 576 KiB, a quarter of an L2, beside the strips
+/// that pass by.
 pub(super) const PANEL: usize = 128;
 /// Blocks begin at a multiple of this: that of a 4-bit block, so that none is cut.
 const GRAIN: usize = 64;
@@ -86,9 +87,9 @@ impl Blocks {
     }
 }
 
-/// How an output is shared out: panels of columns that threads take one after another, and bands of rows where there are fewer
-/// panels than threads. The last panels are narrow, so that no thread waits long for another one's last: with panels of one
-/// width a processor stood still for 6 % of a small model's step.
+/// How an output is shared out: panels of columns that threads take one after another, and bands of rows
+/// where there are fewer panels than threads. The last panels are narrow, so that no thread waits long for
+/// another one's last: with panels of one width a processor stood still for 6 % of a small model's step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     rows: usize,

@@ -1,7 +1,7 @@
 //! Which instruction set a user asked for.
 //!
-//! Reads the variable `MODEL_GARDEN_ISA`. A name that is no set, or one that this machine lacks, is an error that names what
-//! would do: a comparison of two sets must not run on one of them twice.
+//! Reads the variable `MODEL_GARDEN_ISA`. A name that is no set, or one that this machine lacks, is an error
+//! that names what would do: a comparison of two sets must not run on one of them twice.
 
 use super::Isa;
 

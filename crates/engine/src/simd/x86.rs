@@ -1,7 +1,8 @@
 //! The two x86 instruction sets: AVX-512 and AVX2 with fused multiply-add.
 //!
-//! The kernels vouch for the pointers that they give. Nothing here can be reached on a machine without the instructions:
-//! [`Avx512`] and [`Avx2`] are made by detection alone, and every function is reached through a value of them.
+//! The kernels vouch for the pointers that they give. Nothing here can be reached on a machine without the
+//! instructions: [`Avx512`] and [`Avx2`] are made by detection alone, and every function is reached through a
+//! value of them.
 
 use super::Lanes;
 use std::arch::x86_64::*;
@@ -86,7 +87,8 @@ macro_rules! straight {
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// The proof, on a machine that has all that [`with_avx512`] is compiled for: a virtual machine may hide any one of them.
+    /// The proof, on a machine that has all that [`with_avx512`] is compiled for: a virtual machine may hide
+    /// any one of them.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")

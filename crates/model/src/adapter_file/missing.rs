@@ -1,7 +1,7 @@
 //! What to say of a folder that is no adapter.
 //!
-//! Takes a folder that lacks a file of an adapter and looks at what it holds instead: a whole model, checkpoints of a run,
-//! an adapter one folder further down, or weights in PEFT's older format.
+//! Takes a folder that lacks a file of an adapter and looks at what it holds instead: a whole model,
+//! checkpoints of a run, an adapter one folder further down, or weights in PEFT's older format.
 
 use super::{AdapterError, CONFIG, WEIGHTS};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `adapter_config.json`: which of PEFT's settings can be followed.
 //!
-//! In comes the file as PEFT writes it, or our own settings to write as one; out come [`LoraSettings`]. What would be computed
-//! wrong without a word (another kind of adapter, a base that PEFT changes on loading) is refused by its key.
+//! Reads the file as PEFT writes it, and writes our own [`LoraSettings`] as one. What would silently be
+//! computed wrong (another kind of adapter, a base that PEFT changes on loading) is refused by its key.
 
 use crate::lora::{LoraSettings, pattern_of_names, target_pattern};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,8 @@
 //! bitsandbytes' 4-bit matrices inside a checkpoint.
 //!
-//! In comes the name of a matrix; out comes its [`Nf4`], its bytes still in the mapped file. The parts beside it (scales, maps
-//! and a small JSON) must agree with each other and with the shape that the configuration gives.
+//! Takes the name of a matrix and gives its [`Nf4`], its bytes still in the mapped file. The parts beside it
+//! (scales, maps and a small JSON) must agree with each other and with the shape that the configuration
+//! gives.
 
 use super::{Checkpoint, Located};
 use crate::tensor_file::{Dtype, TensorFileError, finite_as_f32};

@@ -1,25 +1,25 @@
 //! A batch as the model takes it, checked and prepared.
 //!
-//! In come rows laid end to end (ids, labels, bounds, compact patches, grids); out come positions on every axis, segments
-//! of attention, the order of windows, the rows of pictures and the rows that predict a label. What does not fit
-//! together is refused here, before any arithmetic.
+//! Takes sequences laid end to end (ids, labels, bounds, compact patches, grids), and gives positions on
+//! every axis, segments of attention, the order of windows, the rows of images and the rows that predict a
+//! label. What does not fit together is refused here, before any arithmetic.
 
 use crate::config::ModelConfig;
 use crate::positions::{Grid, PositionError, mrope_positions};
 use crate::windows::{WindowLayout, window_layout};
 
-/// Rows laid end to end, without padding.
+/// Sequences laid end to end, without padding.
 #[derive(Debug, Clone, Copy)]
 pub struct PackedBatch<'a> {
-    /// Token ids of all rows.
+    /// Token ids of all sequences.
     pub ids: &'a [u32],
     /// The token itself where it is learned, a negative number elsewhere; not shifted.
     pub labels: &'a [i32],
-    /// Where each row begins in `ids`, and where the last one ends.
+    /// Where each sequence begins in `ids`, and where the last one ends.
     pub segments: &'a [usize],
-    /// Compact patches of all pictures in order: channel by channel, one frame, as bytes.
+    /// Compact patches of all images in order: channel by channel, one frame, as bytes.
     pub patches: &'a [u8],
-    /// Grid of each picture: frames, rows, columns.
+    /// Grid of each image: frames, rows, columns.
     pub grids: &'a [Grid],
 }
 
@@ -36,8 +36,8 @@ pub enum BatchError {
         /// How many there are.
         found: usize,
     },
-    /// The bounds of the rows are not in order.
-    #[error("the bounds of the batch's rows are not ascending from 0")]
+    /// The bounds of the sequences are not in order.
+    #[error("the bounds of the batch's sequences are not ascending from 0")]
     Segments,
     /// A token or label that the vocabulary does not have.
     #[error("token {id} at place {place} is not below the vocabulary of {vocabulary}")]
@@ -49,11 +49,11 @@ pub enum BatchError {
         /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// The pictures do not fit the tokens of their row.
-    #[error("row {row} of the batch: {source}")]
+    /// The images do not fit the tokens of their sequence.
+    #[error("sequence {sequence} of the batch: {source}")]
     Positions {
-        /// Which row, from 0.
-        row: usize,
+        /// Which sequence, from 0.
+        sequence: usize,
         /// What does not fit.
         source: PositionError,
     },
@@ -74,16 +74,16 @@ pub enum BatchError {
 pub(super) struct Prepared {
     /// Time, row and column of each token.
     pub positions: [Vec<u32>; 3],
-    /// For each merged token of the pictures in order, the row of `ids` it fills.
-    pub picture_rows: Vec<usize>,
+    /// For each merged token of the images in order, the row of `ids` it fills.
+    pub image_rows: Vec<usize>,
     /// Rows whose next token has a label, and that label.
     pub predicting: Vec<usize>,
     pub targets: Vec<u32>,
     /// Order of windows over merged tokens.
     pub order: Vec<u32>,
-    /// Bounds of windows and of whole pictures, in patches.
+    /// Bounds of windows and of whole images, in patches.
     pub windows: Vec<usize>,
-    pub pictures: Vec<usize>,
+    pub images: Vec<usize>,
     /// Row and column of each patch, in window order.
     pub patch_positions: [Vec<u32>; 2],
 }
@@ -106,21 +106,21 @@ impl Prepared {
     fn place_tokens(&mut self, config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {
         let image = config.image_token_id;
         let mut grids = batch.grids;
-        for (row, bounds) in batch.segments.windows(2).enumerate() {
+        for (sequence, bounds) in batch.segments.windows(2).enumerate() {
             let tokens = &batch.ids[bounds[0]..bounds[1]];
             let starts = |at: &usize| tokens[*at] == image && (*at == 0 || tokens[*at - 1] != image);
-            let pictures = (0..tokens.len()).filter(starts).count().min(grids.len());
-            let last = row + 2 == batch.segments.len();
-            let own = if last { grids } else { &grids[..pictures] };
+            let images = (0..tokens.len()).filter(starts).count().min(grids.len());
+            let last = sequence + 2 == batch.segments.len();
+            let own = if last { grids } else { &grids[..images] };
             let positions = mrope_positions(tokens, own, image, config.vision.merge_size)
-                .map_err(|source| BatchError::Positions { row, source })?;
+                .map_err(|source| BatchError::Positions { sequence, source })?;
             grids = &grids[own.len()..];
             for (axis, list) in self.positions.iter_mut().enumerate() {
                 list.extend(positions.iter().map(|position| position[axis]));
             }
         }
         let rows = batch.ids.iter().enumerate().filter(|(_, id)| **id == image);
-        self.picture_rows = rows.map(|(row, _)| row).collect();
+        self.image_rows = rows.map(|(row, _)| row).collect();
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Prepared {
         let layout: WindowLayout = window_layout(grids, vision.merged_window(), merge);
         let wide = |bounds: &[u32]| bounds.iter().map(|&bound| bound as usize).collect();
         self.windows = wide(&layout.window_bounds);
-        self.pictures = wide(&layout.frame_bounds);
+        self.images = wide(&layout.frame_bounds);
         let mut plain: Vec<[u32; 2]> = Vec::new();
         for &[frames, rows, columns] in grids {
             for merged in 0..frames * rows * columns / unit {
@@ -176,19 +176,14 @@ fn check_lengths(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), Ba
         let fits = grid[0] > 0 && grid[1..].iter().all(|side| *side > 0 && side.is_multiple_of(merge));
         if !fits {
             let source = PositionError::BadGrid { index, grid: *grid, merge };
-            return Err(BatchError::Positions { row: 0, source });
+            return Err(BatchError::Positions { sequence: 0, source });
         }
     }
     let of_grid = |grid: &Grid| grid.iter().try_fold(1usize, |patches, side| patches.checked_mul(*side));
     let patches = batch.grids.iter().try_fold(0usize, |sum, grid| sum.checked_add(of_grid(grid)?));
-    let bytes = patches.and_then(|patches| patches.checked_mul(compact_values(config)));
+    let bytes = patches.and_then(|patches| patches.checked_mul(config.vision.patch_bytes()));
     // No slice is as long as the largest number.
     check("bytes of patches", bytes.unwrap_or(usize::MAX), batch.patches.len())
-}
-
-/// Bytes of a compact patch: one frame of it.
-pub(super) fn compact_values(config: &ModelConfig) -> usize {
-    config.vision.patch_values() / config.vision.temporal_patch_size
 }
 
 fn check_ids(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {

@@ -1,8 +1,9 @@
 //! One block of either tower: attention and a gated MLP, each behind a norm and beside the residual stream.
 //!
-//! In come the rows of the residual stream and the block's weights; out come the rows after the block. What the backward
-//! reads is kept on the way, or computed again: then the last product is left out, whose result the next block's input
-//! already held. The MLP is computed a part of its inner width after another, the same parts whether they are kept or not.
+//! Takes the rows of the residual stream and the block's weights, and gives the rows after the block. What
+//! the backward reads is kept on the way, or computed again: then the last product is left out, whose result
+//! the next block's input already held. The MLP is computed a part of its inner width after another, the same
+//! parts whether they are kept or not.
 
 mod backward;
 
@@ -10,23 +11,25 @@ pub(super) use backward::{Trained, input_gradient};
 
 use super::cache::Past;
 use super::model::{Block, Projection};
-use super::slots::{Kept, Work};
+use super::slots::{BlockSlots, Kept, Work};
 use super::training::Training;
 use crate::config::ModelConfig;
-use garden_engine::arena::{Arena, Slot};
-use garden_engine::ops::attention::{self, Rows};
+use garden_engine::ops::attention;
 use garden_engine::ops::dropout::Mask;
+use garden_engine::ops::linear::Input;
 use garden_engine::ops::rotary::{self, Table};
-use garden_engine::ops::{norm, swiglu};
+use garden_engine::ops::{Rows, RowsMut, norm, swiglu};
+use garden_engine::{Arena, Slot};
 use std::ops::Range;
 
-/// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step that recomputes is
-/// 1 % faster in parts of 1024 than in one piece, one that keeps up to 1 % slower; what the first works in is 49 MB, in one
-/// piece 90. Parts of 1536 are no faster and take 5 MB more, smaller ones pack the same rows too often.
+/// Columns of a part of the MLP. At the medium shape (548 rows, an inner width of 5504, two threads) a step
+/// that recomputes is 1 % faster in parts of 1024 than in one piece, one that keeps up to 1 % slower; what
+/// the first works in is 49 MB, in one piece 90. Parts of 1536 are no faster and take 5 MB more, smaller ones
+/// pack the same rows too often.
 const PART: usize = 1024;
 
-/// What of an inner width is computed at a time while training. Without a backward nothing else is kept beside it, and a width
-/// that gives no two parts stays whole.
+/// How much of an inner width is computed at a time while training. Without a backward nothing else is kept
+/// beside it; a width that is less than two parts stays whole.
 fn part_of(inner: usize, training: Training) -> usize {
     if training.divided && training.backward && inner >= 2 * PART { PART } else { inner }
 }
@@ -63,9 +66,9 @@ impl BlockShape {
             part: part_of(vision.intermediate_size, training),
             causal: false,
             epsilon: vision.norm_epsilon,
-            rank: training.rank[0],
+            rank: training.rank.vision,
             qkv_parts: 1,
-            dropout: training.dropout && training.rank[0] > 0,
+            dropout: training.dropout && training.rank.vision > 0,
         }
     }
 
@@ -80,9 +83,9 @@ impl BlockShape {
             part: part_of(text.intermediate_size, training),
             causal: true,
             epsilon: text.norm_epsilon,
-            rank: training.rank[1],
+            rank: training.rank.text,
             qkv_parts: 3,
-            dropout: training.dropout && training.rank[1] > 0,
+            dropout: training.dropout && training.rank.text > 0,
         }
     }
 
@@ -124,8 +127,8 @@ pub(super) struct Pass<'a> {
     pub shape: BlockShape,
     pub block: Block<'a>,
     pub rows: usize,
-    /// The rows, ascending, that go on after attention: nobody reads the others, whose keys and values are all that is
-    /// needed of them. Without a choice all rows go on.
+    /// The rows, ascending, that go on after attention: nobody reads the others, whose keys and values are
+    /// all that is needed of them. Without a choice all rows go on.
     pub picked: Option<&'a [usize]>,
     pub segments: &'a [usize],
     pub cos: Slot,
@@ -155,13 +158,12 @@ impl Pass<'_> {
     pub(super) fn forward(
         &self,
         arena: &mut Arena,
-        input: Slot,
-        kept: &Kept,
-        work: &Work,
+        slots: &BlockSlots,
         output: Slot,
         past: Option<Past<'_>>,
     ) {
-        self.forward_attention(arena, input, kept, work, past);
+        let (kept, work) = (&slots.forward, &slots.forward_work);
+        self.forward_attention(arena, slots.input, kept, work, past);
         arena.reach(self.moment + 1);
         self.begin_mlp(arena, kept, work);
         let (shape, rows) = (&self.shape, self.rows_after());
@@ -180,15 +182,17 @@ impl Pass<'_> {
             let (gate, up) = (&mut gate[place.clone()], &mut up[place]);
             let (activated, packed) = mlp.split_at_mut(gate.len());
             let room = &mut Room { dropped, packed };
-            self.expand(&part, normed, narrow, gate, up, room);
-            self.activate(&part, gate, up, narrow, activated, room);
+            let mut inner = Inner { columns: part.clone(), gate, up, activated };
+            self.expand(&mut inner, normed, narrow, room);
+            self.activate(&mut inner, narrow, room);
             let (narrow, down) = (self.narrow(self.down(), narrow), self.block.down.linear.of_inputs(&part));
-            down.forward(activated, narrow, rows, (output, shape.width), Some(middle), room.packed);
+            let output = RowsMut { data: &mut *output, stride: shape.width };
+            down.forward(Input { x: inner.activated, narrow, rows }, output, Some(middle), room.packed);
         }
     }
 
-    /// All that a backward reads of the forward, except for what belongs to the parts of the MLP: it computes them as it
-    /// comes to them.
+    /// All that a backward reads of the forward, except for what belongs to the parts of the MLP: it computes
+    /// them as it comes to them.
     fn recompute(&self, arena: &mut Arena, input: Slot, kept: &Kept, work: &Work) {
         self.forward_attention(arena, input, kept, work, None);
         arena.reach(self.moment + 1);
@@ -226,34 +230,22 @@ impl Pass<'_> {
     }
 
     /// A part of gate and up.
-    fn expand(
-        &self,
-        part: &Range<usize>,
-        normed: &[f32],
-        narrow: &mut [f32],
-        gate: &mut [f32],
-        up: &mut [f32],
-        room: &mut Room<'_>,
-    ) {
+    fn expand(&self, part: &mut Inner<'_>, normed: &[f32], narrow: &mut [f32], room: &mut Room<'_>) {
+        let Inner { columns, gate, up, .. } = part;
         let layers = [(self.gate(), &self.block.gate, gate), (self.up(), &self.block.up, up)];
         for (index, projection, out) in layers {
-            let (narrow, linear) = (self.narrow(index, narrow), projection.linear.of_outputs(part));
-            linear.forward(normed, narrow, self.rows_after(), (out, part.len()), None, room.packed);
+            let linear = projection.linear.of_outputs(columns);
+            let input = Input { x: normed, narrow: self.narrow(index, narrow), rows: self.rows_after() };
+            linear.forward(input, RowsMut { data: out, stride: columns.len() }, None, room.packed);
         }
     }
 
     /// The activation of a part, and what it adds to the narrow product behind it.
-    fn activate(
-        &self,
-        part: &Range<usize>,
-        gate: &[f32],
-        up: &[f32],
-        narrow: &mut [f32],
-        activated: &mut [f32],
-        room: &mut Room<'_>,
-    ) {
+    fn activate(&self, part: &mut Inner<'_>, narrow: &mut [f32], room: &mut Room<'_>) {
+        let Inner { columns, gate, up, activated } = part;
         swiglu::forward(gate, up, activated);
-        self.project(&self.block.down.of_inputs(part), activated, self.narrow(self.down(), narrow), room);
+        let down = self.block.down.of_inputs(columns);
+        self.project(&down, activated, self.narrow(self.down(), narrow), room);
     }
 
     fn forward_attention(
@@ -292,11 +284,13 @@ impl Pass<'_> {
         for (index, projection) in block.qkv.iter().enumerate() {
             let narrow = self.narrow(index, narrow);
             self.project(projection, normed, narrow, room);
-            projection.linear.forward(normed, narrow, rows, (&mut qkv[column..], stride), None, room.packed);
+            let out = RowsMut { data: &mut qkv[column..], stride };
+            projection.linear.forward(Input { x: normed, narrow, rows }, out, None, room.packed);
             column += projection.linear.outputs();
         }
         let qkv = &mut qkv[..rows * stride];
-        rotary::forward(qkv, stride, shape.heads + shape.kv_heads, self.table(cos, sin));
+        let turned = RowsMut { data: &mut *qkv, stride };
+        rotary::forward(turned, shape.heads + shape.kv_heads, self.table(cos, sin));
         let [q, k, v] = self.heads(qkv);
         let attended = &mut attended[..rows * shape.width];
         let log_sum_exp = &mut log_sum_exp[..rows * shape.heads];
@@ -313,8 +307,9 @@ impl Pass<'_> {
         };
         let narrow = self.narrow(shape.qkv_parts, narrow);
         self.project(&block.out, attended, narrow, room);
-        let middle = (&mut *middle, shape.width);
-        block.out.linear.forward(attended, narrow, self.rows_after(), middle, Some(x), room.packed);
+        let input = Input { x: attended, narrow, rows: self.rows_after() };
+        let middle = RowsMut { data: middle, stride: shape.width };
+        block.out.linear.forward(input, middle, Some(x), room.packed);
     }
 
     fn table<'b>(&self, cos: &'b [f32], sin: &'b [f32]) -> Table<'b> {
@@ -351,6 +346,14 @@ fn gather<'a>(from: &[f32], picked: &[usize], width: usize, to: &'a mut [f32]) -
         to.copy_from_slice(&from[row * width..][..width]);
     }
     to
+}
+
+/// A part of an MLP's inner width on its way through the block.
+struct Inner<'a> {
+    columns: Range<usize>,
+    gate: &'a mut [f32],
+    up: &'a mut [f32],
+    activated: &'a mut [f32],
 }
 
 /// Places for what a product needs beside its operands.

@@ -1,10 +1,12 @@
-//! Keys and values of the tokens that were read, layer by layer: what makes the next token cost one row.
+//! Keeps the keys and values of the tokens that were read, layer by layer, so that the next token costs one
+//! row.
 //!
-//! In come the rotated keys and the values of new tokens; out comes what their queries attend to. The room for every token
-//! is taken at the start, so that nothing grows while an answer does.
+//! Takes the rotated keys and the values of new tokens, and gives what their queries attend to. The room for
+//! every token is taken at the start, so that nothing grows while an answer does.
 
 use super::block::BlockShape;
-use garden_engine::ops::attention::{self, Rows};
+use garden_engine::ops::Rows;
+use garden_engine::ops::attention::{self, Heads};
 
 /// What one layer keeps of the tokens so far.
 #[derive(Debug)]
@@ -51,7 +53,8 @@ pub(super) struct Past<'a> {
 }
 
 impl Past<'_> {
-    /// Keeps the keys and values of `rows` new tokens, then attends: a prompt to itself, one further token to all before it.
+    /// Keeps the keys and values of `rows` new tokens, then attends: a prompt to itself, one further token to
+    /// all before it.
     pub(super) fn attend(
         self,
         shape: &attention::Shape<'_>,
@@ -72,9 +75,10 @@ impl Past<'_> {
             return attention::forward(shape, q, k, v, out, log_sum_exp);
         }
         assert_eq!(rows, 1, "after the prompt tokens come one by one");
-        let heads = (shape.heads, shape.kv_heads, shape.head_dim);
+        let heads = Heads { heads: shape.heads, kv_heads: shape.kv_heads, head_dim: shape.head_dim };
         let kept = |data| Rows { data, stride: *width };
         let q = &q.data[..shape.heads * shape.head_dim];
-        attention::decode(heads, q, kept(keys), kept(values), *tokens, out, self.scores);
+        let past = attention::Past { keys: kept(keys), values: kept(values), count: *tokens };
+        attention::decode(heads, q, past, out, self.scores);
     }
 }

@@ -1,8 +1,8 @@
-//! One token after another: what a model goes on with after a prompt.
+//! Generates one token after another.
 //!
-//! In come a prompt of tokens and pictures, then one chosen token at a time; out come the logits of the token after them.
-//! The past is kept, so a further token costs one row of every product; memory is laid out once, for the longest
-//! prompt and the longest answer.
+//! Takes a prompt of tokens and images, then one chosen token at a time, and gives the logits of the token
+//! after them. The past is kept, so a further token costs one row of every product. Memory is laid out once,
+//! for the longest prompt and the longest answer.
 
 use super::batch::{BatchError, PackedBatch, Prepared};
 use super::block::BlockShape;
@@ -13,7 +13,7 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
 use super::training::Training;
 use super::{text, vision};
 use crate::positions::Grid;
-use garden_engine::arena::Arena;
+use garden_engine::Arena;
 use garden_engine::in_pool;
 
 /// A model at work on an answer.
@@ -33,7 +33,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Lays out memory for prompts of up to `tokens` tokens and `patches` patches, and for answers of up to `answer` tokens.
+    /// Lays out memory for prompts of up to `tokens` tokens and `patches` patches, and for answers of up to
+    /// `answer` tokens.
     pub fn new(model: &Model, tokens: usize, patches: usize, answer: usize) -> Result<Self, SessionError> {
         let config = model.config();
         let training =
@@ -107,7 +108,7 @@ impl Decoder {
         let step = Step {
             model,
             slots: &self.slots,
-            clock: Clock { depth: config.vision.depth, layers: config.text.layers },
+            clock: Clock::of(config),
             training: self.training,
             prepared,
             segments: batch.segments,

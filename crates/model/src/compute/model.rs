@@ -1,13 +1,13 @@
 //! A model with what is trained in it.
 //!
-//! In come loaded weights and either an adapter or the wish to train the weights themselves; out come the layers as the
-//! passes see them and the list of trainable tensors, always in the same order. A gradient belongs to a tensor by
-//! its number in that list.
+//! Joins loaded weights with an adapter, or marks the weights themselves as trained. Gives the layers as the
+//! passes see them and the list of trained tensors, always in the same order. A gradient belongs to a tensor
+//! by its number in that list.
 
 use super::training::Training;
 use crate::config::ModelConfig;
 use crate::lora::Adapter;
-use crate::parameters::{Parameter, parameters};
+use crate::parameters::{MatrixShape, parameters};
 use crate::weights::{LinearWeights, MlpWeights, ModelWeights};
 use garden_engine::Weight;
 use garden_engine::ops::dropout::Mask;
@@ -20,6 +20,8 @@ use std::ops::Range;
 pub struct TrainableTensor<'a> {
     /// Its name: PEFT's for an adapter, Hugging Face's for a weight.
     pub name: &'a str,
+    /// Its shape.
+    pub shape: MatrixShape,
     /// What is trained.
     pub values: &'a mut [f32],
     /// The summed gradient.
@@ -84,7 +86,7 @@ pub(super) struct Gradients {
 
 impl Gradients {
     pub(super) fn new(model: &Model) -> Self {
-        Self { values: model.tensors.iter().map(|tensor| vec![0.0; tensor.len]).collect() }
+        Self { values: model.tensors.iter().map(|tensor| vec![0.0; tensor.shape.elements()]).collect() }
     }
 
     pub(super) fn of(&mut self, id: usize) -> &mut [f32] {
@@ -103,7 +105,7 @@ impl Gradients {
 #[derive(Debug)]
 struct TensorInfo {
     name: String,
-    len: usize,
+    shape: MatrixShape,
     decays: bool,
 }
 
@@ -132,9 +134,10 @@ impl Model {
         let mut model = Self::frozen(config, weights);
         for (index, pair) in adapter.pairs.iter().enumerate() {
             model.pairs.insert(pair.module.clone(), index);
-            for (side, values) in [("A", &pair.a), ("B", &pair.b)] {
+            let shapes = adapter.settings.pair_shapes(pair.inputs, pair.outputs);
+            for (side, shape) in ["A", "B"].into_iter().zip(shapes) {
                 let name = format!("base_model.model.{}.lora_{side}.weight", pair.module);
-                model.tensors.push(TensorInfo { name, len: values.len(), decays: true });
+                model.tensors.push(TensorInfo { name, shape, decays: true });
             }
         }
         model.adapter = Some(adapter);
@@ -145,10 +148,9 @@ impl Model {
     pub fn full(config: ModelConfig, weights: ModelWeights) -> Self {
         let mut model = Self::frozen(config, weights);
         for parameter in parameters(&model.config) {
-            let Parameter { name, shape, .. } = parameter;
-            model.ids.insert(name.clone(), model.tensors.len());
-            let len = shape.iter().product();
-            model.tensors.push(TensorInfo { name, len, decays: shape.len() > 1 });
+            let (shape, decays) = (parameter.matrix(), parameter.shape.len() > 1);
+            model.ids.insert(parameter.name.clone(), model.tensors.len());
+            model.tensors.push(TensorInfo { name: parameter.name, shape, decays });
         }
         model.full = true;
         model
@@ -176,7 +178,7 @@ impl Model {
 
     /// Number of values that are trained.
     pub fn trainable_values(&self) -> usize {
-        self.tensors.iter().map(|tensor| tensor.len).sum()
+        self.tensors.iter().map(|tensor| tensor.shape.elements()).sum()
     }
 
     pub(super) fn training(&self) -> Training {
@@ -278,8 +280,9 @@ impl Model {
     pub(super) fn visit(&mut self, gradients: &Gradients, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
         let mut id = 0;
         let mut show = |values: &mut [f32]| {
-            let TensorInfo { name, decays, .. } = &self.tensors[id];
-            visit(TrainableTensor { name, values, gradient: gradients.get(id), decays: *decays });
+            let TensorInfo { name, shape, decays } = &self.tensors[id];
+            let (shape, gradient, decays) = (*shape, gradients.get(id), *decays);
+            visit(TrainableTensor { name, shape, values, gradient, decays });
             id += 1;
         };
         if let Some(adapter) = &mut self.adapter {

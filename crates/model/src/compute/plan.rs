@@ -1,7 +1,8 @@
 //! What a training run will take, before anything runs.
 //!
-//! In come a model's sizes, how its weights are held, what is trained and the longest batch; out comes every part in bytes.
-//! The activations are those of the arena's own layout, so the plan and the run cannot disagree about them.
+//! Takes a model's sizes, how its weights are held, what is trained and the longest batch, and gives every
+//! part in bytes. The activations are those of the arena's own layout, so the plan and the run cannot
+//! disagree about them.
 
 use super::session::{Recompute, SessionError, choose};
 use super::slots::Shapes;
@@ -9,8 +10,22 @@ use super::training::Training;
 use crate::config::ModelConfig;
 use crate::held::Held;
 use crate::lora::{LoraError, LoraSettings};
-use crate::parameters::parameters;
-use garden_engine::arena::Purpose;
+use crate::parameters::{Linear, MatrixShape, Parameter, parameters};
+use garden_engine::Purpose;
+
+/// Shapes of the tensors that a run trains, in their order: those of an adapter, or all weights.
+pub fn trained_shapes(
+    config: &ModelConfig,
+    lora: Option<&LoraSettings>,
+) -> Result<Vec<MatrixShape>, LoraError> {
+    Ok(match lora {
+        Some(lora) => {
+            let pair = |linear: &Linear| lora.pair_shapes(linear.inputs, linear.outputs);
+            lora.targets(config)?.iter().flat_map(pair).collect()
+        }
+        None => parameters(config).iter().map(Parameter::matrix).collect(),
+    })
+}
 
 /// How a run holds and trains its model.
 #[derive(Debug, Clone)]
@@ -19,11 +34,11 @@ pub struct PlanRequest<'a> {
     pub held: Held,
     /// The adapter; `None` trains the weights themselves.
     pub lora: Option<&'a LoraSettings>,
-    /// Bytes of optimizer state for a tensor of so many values.
-    pub optimizer_bytes: fn(usize) -> usize,
+    /// Bytes of the optimizer's state for the tensors that [`trained_shapes`] gives.
+    pub optimizer: usize,
     /// The longest batch.
     pub shapes: Shapes,
-    /// Batches at work and prepared ahead, and pictures on their way into them, in bytes.
+    /// Batches at work and prepared ahead, and images on their way into them, in bytes.
     pub batches: usize,
     /// What the process takes before any weight, in bytes.
     pub process: usize,
@@ -67,8 +82,8 @@ impl MemoryPlan {
         without_arena.with_arena(config, request, recompute)
     }
 
-    /// The plan of a run that should fit `budget` as a whole: as few blocks are recomputed as that needs, all of them where even
-    /// that is not enough.
+    /// The plan of a run that should fit `budget` as a whole: as few blocks are recomputed as that needs, all
+    /// of them where even that is not enough.
     pub fn within(config: &ModelConfig, request: &PlanRequest<'_>, budget: usize) -> Result<Self, PlanError> {
         let without_arena = Self::without_arena(config, request)?;
         let left = budget.saturating_sub(without_arena.total());
@@ -95,21 +110,14 @@ impl MemoryPlan {
     }
 
     fn without_arena(config: &ModelConfig, request: &PlanRequest<'_>) -> Result<Self, PlanError> {
-        let list = parameters(config);
-        let trained: Vec<usize> = match request.lora {
-            Some(lora) => {
-                let sides = |linear: &crate::Linear| [lora.rank * linear.inputs, linear.outputs * lora.rank];
-                lora.targets(config)?.iter().flat_map(sides).collect()
-            }
-            None => list.iter().map(|parameter| parameter.elements()).collect(),
-        };
-        let values: usize = trained.iter().sum();
+        let trained = trained_shapes(config, request.lora)?;
+        let values: usize = trained.into_iter().map(MatrixShape::elements).sum();
         Ok(Self {
             process: request.process,
             weights: request.held.bytes(),
             adapters: if request.lora.is_some() { 4 * values } else { 0 },
             gradients: 4 * values,
-            optimizer: trained.into_iter().map(request.optimizer_bytes).sum(),
+            optimizer: request.optimizer,
             activations: 0,
             recompute: 0,
             work: 0,
@@ -129,7 +137,8 @@ impl MemoryPlan {
         let planned = choose(config, training, request.shapes, recompute)?;
         let (layout, slots) = (planned.layout, planned.slots);
         let activations = layout.largest(Purpose::Activation);
-        // The two are not always largest at the same moment; what is left for the rest must not go below nothing.
+        // The two are not always largest at the same moment; what is left for the rest must not go below
+        // nothing.
         let recompute = layout.largest(Purpose::Recompute).min(layout.bytes() - activations);
         let blocks = || slots.vision.blocks.iter().chain(&slots.text.blocks);
         Ok(Self {

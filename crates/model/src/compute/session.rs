@@ -1,7 +1,8 @@
 //! A model at work on batches: the arena, the gradients, and the order of a step.
 //!
-//! In come a model, the shapes of the longest batch and how much memory may be used; then batches. Out come sums of losses;
-//! gradients of the summed loss collect until they are cleared. A batch larger than the shapes is refused.
+//! Takes a model, the shapes of the longest batch and how much memory may be used, then batches. Gives sums
+//! of losses; gradients of the summed loss collect until they are cleared. A batch larger than the shapes is
+//! refused.
 
 use super::batch::{BatchError, PackedBatch, Prepared};
 use super::block::BlockShape;
@@ -10,10 +11,10 @@ use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
 use super::training::Training;
 use super::{text, vision};
 use crate::config::ModelConfig;
-use garden_engine::arena::{Arena, Usage};
 use garden_engine::ops::attention;
 use garden_engine::ops::dropout::Mask;
 use garden_engine::ops::embedding::OutOfVocabulary;
+use garden_engine::{Arena, Usage};
 use garden_engine::{in_pool, product};
 
 /// How much of the forward is kept for the backward.
@@ -38,7 +39,7 @@ pub enum SessionError {
     /// A token is not in the vocabulary.
     #[error(transparent)]
     Vocabulary(#[from] OutOfVocabulary),
-    /// The system has not that much memory.
+    /// The system does not have that much memory.
     #[error(
         "cannot allocate {bytes} bytes for activations: {source}; use smaller batches or a memory budget"
     )]
@@ -100,7 +101,8 @@ pub(super) struct Step<'a> {
     pub dropout: Option<Mask>,
 }
 
-/// Lets every thread allocate what it computes with, before the first step rather than in the first one that it gets work in.
+/// Lets every thread allocate what it computes with, before the first step rather than in the first one that
+/// it gets work in.
 fn prepare_threads(model: &Model) {
     let (config, training) = (model.config(), model.training());
     for shape in [BlockShape::vision(config, training), BlockShape::text(config, training)] {
@@ -135,8 +137,9 @@ impl Session {
         Ok(Self { arena, slots, shapes, gradients: Gradients::new(model) })
     }
 
-    /// Adds the gradients of `scale` times the batch's summed loss. `noise` seeds the adapter's dropout: equal numbers drop
-    /// the same values, so a run gives every batch another one and a resumed run the same ones again.
+    /// Adds the gradients of `scale` times the batch's summed loss. `noise` seeds the adapter's dropout:
+    /// equal numbers drop the same values, so a run gives every batch another one and a resumed run the same
+    /// ones again.
     pub fn step(
         &mut self,
         model: &Model,
@@ -184,7 +187,7 @@ impl Session {
         let step = Step {
             model,
             slots: &self.slots,
-            clock: Clock { depth: model.config().vision.depth, layers: model.config().text.layers },
+            clock: Clock::of(model.config()),
             training: model.training(),
             prepared: &prepared,
             segments: batch.segments,
@@ -229,7 +232,8 @@ impl Session {
         model.visit(&self.gradients, visit);
     }
 
-    /// What the arena holds now, which is nothing between steps, and what it held at the fullest moment of the last one.
+    /// What the arena holds now, which is nothing between steps, and what it held at the fullest moment of
+    /// the last one.
     pub fn usage(&self) -> Usage {
         self.arena.usage()
     }
@@ -247,7 +251,8 @@ pub(super) fn choose(
     shapes: Shapes,
     recompute: Recompute,
 ) -> Result<Planned, SessionError> {
-    let visited = training.visited(config).iter().sum();
+    let visited = training.visited(config);
+    let visited = visited.vision + visited.text;
     let with = |kept| plan(config, shapes, training, kept);
     let budget = match recompute {
         Recompute::Never => return Ok(with(visited)),

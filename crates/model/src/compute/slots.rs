@@ -1,29 +1,31 @@
 //! Which buffers a step needs, how large they are, and when.
 //!
-//! In come the model's sizes, the longest batch and the choice of blocks to recompute; out comes a placed [`Layout`] with
-//! the slot of every buffer. A step is a row of moments (see [`Clock`]): a buffer lives from the moment that fills
-//! it to the last that reads it, and the arena lets others have its place before and after.
+//! Takes the model's sizes, the longest batch and the choice of blocks to recompute, and gives a placed
+//! [`Layout`] with the slot of every buffer. A step is a row of moments (see [`Clock`]): a buffer lives from
+//! the moment that fills it to the last that reads it, and the arena lets others have its place before and
+//! after.
 
 use super::block::BlockShape;
-use super::training::Training;
+use super::training::{PerTower, Training};
 use crate::config::ModelConfig;
-use garden_engine::arena::{Layout, Purpose, Slot};
 use garden_engine::ops::{linear, loss};
 use garden_engine::product;
+use garden_engine::{Layout, Purpose, Slot};
 
 /// The longest batch that memory is laid out for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shapes {
-    /// Tokens of all rows.
+    /// Tokens of all sequences.
     pub tokens: usize,
-    /// Patches of all pictures.
+    /// Patches of all images.
     pub patches: usize,
     /// Tokens with a label.
     pub labels: usize,
 }
 
-/// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention once more where
-/// it is recomputed, then back through MLP and attention. What is given for a block is its first moment.
+/// The moments of a step. A block's forward takes two, attention and MLP; its backward takes three: attention
+/// once more where it is recomputed, then back through MLP and attention. What is given for a block is its
+/// first moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub depth: usize,
@@ -37,6 +39,9 @@ const FORWARD: usize = 2;
 const BACKWARD: usize = 3;
 
 impl Clock {
+    pub fn of(config: &ModelConfig) -> Self {
+        Self { depth: config.vision.depth, layers: config.text.layers }
+    }
     pub fn patches(&self) -> usize {
         0
     }
@@ -80,7 +85,8 @@ pub(super) struct Kept {
     pub inverse2: Slot,
     pub gate: Slot,
     pub up: Slot,
-    /// Whether `gate` and `up` have room for all parts of the inner width, one after another, or for one at a time.
+    /// Whether `gate` and `up` have room for all parts of the inner width, one after another, or for one at a
+    /// time.
     pub all_parts: bool,
     /// The narrow products of the pairs, one after another.
     pub narrow: Slot,
@@ -175,49 +181,50 @@ pub(super) struct Planned {
 /// Lays out a step in which the last `kept` blocks of all that backward visits keep their activations.
 pub(super) fn plan(config: &ModelConfig, shapes: Shapes, training: Training, kept: usize) -> Planned {
     let mut layout = Layout::default();
-    let clock = Clock { depth: config.vision.depth, layers: config.text.layers };
+    let clock = Clock::of(config);
     let vision_shape = BlockShape::vision(config, training);
     let text_shape = BlockShape::text(config, training);
-    // Backward visits language layers from the last, then vision blocks from the last: the ones it needs first are kept.
-    let [vision_visited, text_visited] = training.visited(config);
-    let text_kept = kept.min(text_visited);
-    let vision_kept = kept.saturating_sub(text_visited).min(vision_visited);
+    // Backward visits language layers from the last, then vision blocks from the last: the ones it needs
+    // first are kept.
+    let visited = training.visited(config);
+    let text_kept = kept.min(visited.text);
+    let vision_kept = kept.saturating_sub(visited.text).min(visited.vision);
     let vision_end = if training.through_vision { clock.end() } else { clock.merger() };
-    let vision = tower(
-        &mut layout,
-        &vision_shape,
-        Rows { all: shapes.patches, picked: None },
-        Times {
+    let vision = Tower {
+        shape: &vision_shape,
+        rows: Rows { all: shapes.patches, picked: None },
+        count: clock.depth,
+        kept: vision_kept,
+        full: training.full,
+        times: Times {
             forward: &|block| clock.vision_forward(block),
-            backward: (vision_visited > 0).then_some(&|block| clock.vision_backward(block)),
-            lowest: training.lowest[0],
+            backward: (visited.vision > 0).then_some(&|block| clock.vision_backward(block)),
+            lowest: training.lowest.vision,
             start: clock.patches(),
             table_end: vision_end,
             output_end: if training.through_vision { clock.merger_backward() } else { clock.merger() },
             grad: training.through_vision.then_some((clock.merger_backward(), clock.end())),
         },
-        clock.depth,
-        vision_kept,
-        training.full,
-    );
-    let text = tower(
-        &mut layout,
-        &text_shape,
-        Rows { all: shapes.tokens, picked: Some(shapes.labels) },
-        Times {
+    }
+    .slots(&mut layout);
+    let text = Tower {
+        shape: &text_shape,
+        rows: Rows { all: shapes.tokens, picked: Some(shapes.labels) },
+        count: clock.layers,
+        kept: text_kept,
+        full: training.full,
+        times: Times {
             forward: &|layer| clock.text_forward(layer),
-            backward: (text_visited > 0).then_some(&|layer| clock.text_backward(layer)),
-            lowest: training.lowest[1],
+            backward: (visited.text > 0).then_some(&|layer| clock.text_backward(layer)),
+            lowest: training.lowest.text,
             start: clock.embedding(),
             table_end: clock.merger_backward(),
             output_end: clock.head(),
             grad: training.backward.then_some((clock.head(), clock.merger_backward())),
         },
-        clock.layers,
-        text_kept,
-        training.full,
-    );
-    let slots = rest(&mut layout, config, shapes, training, clock, vision, text);
+    }
+    .slots(&mut layout);
+    let slots = rest(&mut layout, config, shapes, training, PerTower { vision, text });
     layout.place();
     Planned { slots, layout }
 }
@@ -255,7 +262,8 @@ struct Times<'a> {
     grad: Option<(usize, usize)>,
 }
 
-/// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and through attention.
+/// First moment of what a block's backward reads, and the last ones of what is read back through the MLP and
+/// through attention.
 #[derive(Clone, Copy)]
 struct Life {
     from: usize,
@@ -275,59 +283,67 @@ impl Life {
     }
 }
 
-fn tower(
-    layout: &mut Layout,
-    shape: &BlockShape,
+/// A tower to lay out.
+struct Tower<'a> {
+    shape: &'a BlockShape,
     rows: Rows,
-    times: Times<'_>,
+    /// Its blocks.
     count: usize,
+    /// How many of the last ones keep their activations.
     kept: usize,
+    /// Whether weights themselves are trained.
     full: bool,
-) -> TowerSlots {
-    let mut blocks = Vec::with_capacity(count);
-    for block in 0..count {
-        let now = (times.forward)(block);
-        let filled = if block == 0 { times.start } else { now - 1 };
-        let picked = rows.picked.filter(|_| block + 1 == count);
-        let block_rows = BlockRows { before: rows.all, picked };
-        let visited = times.backward.filter(|_| block >= times.lowest);
-        let back = visited.map(|backward| backward(block));
-        let input_end = back.map_or(now, |back| back + 2);
-        let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=input_end);
-        let keep = back.filter(|_| block + kept >= count);
-        let forward = match keep {
-            Some(back) => {
-                let life = Life::into_backward(now, back);
-                kept_slots(layout, shape, block_rows, Purpose::Activation, life, true)
-            }
-            None => kept_slots(layout, shape, block_rows, Purpose::Work, Life::forward(now), false),
-        };
-        let forward_work = work_slots(layout, shape, block_rows, full, (now, now + 1));
-        let backward = back.map(|back| {
-            let kept = match keep {
-                Some(_) => forward,
-                None => {
-                    let life = Life::into_backward(back, back);
-                    kept_slots(layout, shape, block_rows, Purpose::Recompute, life, false)
+    times: Times<'a>,
+}
+
+impl Tower<'_> {
+    fn slots(self, layout: &mut Layout) -> TowerSlots {
+        let Self { shape, rows, count, kept, full, times } = self;
+        let mut blocks = Vec::with_capacity(count);
+        for block in 0..count {
+            let now = (times.forward)(block);
+            let filled = if block == 0 { times.start } else { now - 1 };
+            let picked = rows.picked.filter(|_| block + 1 == count);
+            let block_rows = BlockRows { before: rows.all, picked };
+            let visited = times.backward.filter(|_| block >= times.lowest);
+            let back = visited.map(|backward| backward(block));
+            let input_end = back.map_or(now, |back| back + 2);
+            let input = layout.request(Purpose::Activation, rows.all * shape.width, filled..=input_end);
+            let keep = back.filter(|_| block + kept >= count);
+            let forward = match keep {
+                Some(back) => {
+                    let life = Life::into_backward(now, back);
+                    kept_slots(layout, shape, block_rows, Purpose::Activation, life, true)
                 }
+                None => kept_slots(layout, shape, block_rows, Purpose::Work, Life::forward(now), false),
             };
-            (kept, backward_slots(layout, shape, block_rows, full, back))
-        });
-        let recompute = back.is_some() && keep.is_none();
-        blocks.push(BlockSlots { input, forward, forward_work, backward, recompute });
-    }
-    let last = if count == 0 { times.start } else { (times.forward)(count) - 1 };
-    let table = rows.all * shape.head_dim / 2;
-    let given = rows.picked.unwrap_or(rows.all);
-    TowerSlots {
-        blocks,
-        output: layout.request(Purpose::Work, given * shape.width, last..=times.output_end),
-        cos: layout.request(Purpose::Activation, table, times.start..=times.table_end),
-        sin: layout.request(Purpose::Activation, table, times.start..=times.table_end),
-        grad: match times.grad {
-            Some((from, to)) => layout.request(Purpose::Work, rows.all * shape.width, from..=to),
-            None => layout.request(Purpose::Work, 0, 0..=0),
-        },
+            let forward_work = work_slots(layout, shape, block_rows, full, (now, now + 1));
+            let backward = back.map(|back| {
+                let kept = match keep {
+                    Some(_) => forward,
+                    None => {
+                        let life = Life::into_backward(back, back);
+                        kept_slots(layout, shape, block_rows, Purpose::Recompute, life, false)
+                    }
+                };
+                (kept, backward_slots(layout, shape, block_rows, full, back))
+            });
+            let recompute = back.is_some() && keep.is_none();
+            blocks.push(BlockSlots { input, forward, forward_work, backward, recompute });
+        }
+        let last = if count == 0 { times.start } else { (times.forward)(count) - 1 };
+        let table = rows.all * shape.head_dim / 2;
+        let given = rows.picked.unwrap_or(rows.all);
+        TowerSlots {
+            blocks,
+            output: layout.request(Purpose::Work, given * shape.width, last..=times.output_end),
+            cos: layout.request(Purpose::Activation, table, times.start..=times.table_end),
+            sin: layout.request(Purpose::Activation, table, times.start..=times.table_end),
+            grad: match times.grad {
+                Some((from, to)) => layout.request(Purpose::Work, rows.all * shape.width, from..=to),
+                None => layout.request(Purpose::Work, 0, 0..=0),
+            },
+        }
     }
 }
 
@@ -411,13 +427,12 @@ fn rest(
     config: &ModelConfig,
     shapes: Shapes,
     training: Training,
-    clock: Clock,
-    vision: TowerSlots,
-    text: TowerSlots,
+    PerTower { vision, text }: PerTower<TowerSlots>,
 ) -> StepSlots {
+    let clock = Clock::of(config);
     let (width, joined) = (config.text.hidden_size, config.vision.merger_size());
     let merged = shapes.patches / config.vision.merge_unit();
-    let compact = super::batch::compact_values(config);
+    let compact = config.vision.patch_bytes();
     let kernel = config.vision.hidden_size * compact;
     let (merger, back, end) = (clock.merger(), clock.merger_backward(), clock.end());
     let merger_end = if training.through_vision { back } else { merger };

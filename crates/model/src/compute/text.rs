@@ -1,14 +1,16 @@
-//! The language model: embedding with pictures in their places, layers, and the head on the rows that predict a label.
+//! The language model: embedding with images in their places, layers, and the head on the rows that predict a
+//! label.
 //!
-//! In come a prepared batch and the merged rows of its pictures; out come the summed loss and, on the way back, the gradients
-//! of what is trained and of the merged rows. Final norm and head run only on rows with a label.
+//! Takes a prepared batch and the merged rows of its images, and gives the summed loss; the backward gives
+//! the gradients of what is trained and of the merged rows. Final norm and head run only on rows with a
+//! label.
 
 use super::batch::PackedBatch;
 use super::block::{BlockShape, Pass};
 use super::cache::Cache;
 use super::model::Gradients;
 use super::session::{Observer, SessionError, Stage, Step};
-use garden_engine::arena::Arena;
+use garden_engine::Arena;
 use garden_engine::ops::loss::{self, Totals};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Write, embedding, norm};
@@ -31,7 +33,7 @@ pub(super) fn forward(
     let x = &mut x[..rows * width];
     embedding::forward(&model.weights().text.embedding, batch.ids, x)?;
     for (window_place, &token) in step.prepared.order.iter().enumerate() {
-        let row = step.prepared.picture_rows[token as usize];
+        let row = step.prepared.image_rows[token as usize];
         x[row * width..][..width].copy_from_slice(&merged[window_place * width..][..width]);
     }
     let frequencies = Frequencies::sections(&text.mrope_section, text.rope_theta);
@@ -43,7 +45,7 @@ pub(super) fn forward(
         let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
         let past = cache.as_deref_mut().map(|cache| cache.layer(index));
         let pass = pass(step, index, clock.text_forward(index));
-        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, past);
+        pass.forward(arena, block, next, past);
         let [out] = arena.get([next]);
         watch(Stage::TextLayer(index), &out[..pass.rows_after() * width]);
     }
@@ -65,7 +67,8 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
     }
 }
 
-/// Norm, head and cross-entropy on the predicting rows, which the last layer gave; with gradients, theirs too.
+/// Norm, head and cross-entropy on the predicting rows, which the last layer gave; with gradients, theirs
+/// too.
 pub(super) fn head(
     step: &Step<'_>,
     arena: &mut Arena,
@@ -121,7 +124,7 @@ pub(super) fn logits<'a>(step: &Step<'_>, arena: &'a mut Arena) -> &'a [f32] {
     logits
 }
 
-/// Backward over the layers, then to the embedding and the pictures' rows.
+/// Backward over the layers, then to the embedding and the images' rows.
 pub(super) fn backward(
     step: &Step<'_>,
     arena: &mut Arena,
@@ -131,7 +134,7 @@ pub(super) fn backward(
     let (model, slots, clock) = (step.model, step.slots, step.clock);
     let width = model.config().text.hidden_size;
     let below = step.training.through_vision;
-    let lowest = step.training.lowest[1];
+    let lowest = step.training.lowest.text;
     for index in (0..model.config().text.layers).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || below;
         let pass = pass(step, index, clock.text_backward(index));
@@ -143,9 +146,9 @@ pub(super) fn backward(
     arena.reach(clock.merger_backward());
     let [grad, grad_merged] = arena.get([slots.text.grad, slots.grad_merged]);
     for (window_place, &token) in step.prepared.order.iter().enumerate() {
-        let row = &mut grad[step.prepared.picture_rows[token as usize] * width..][..width];
+        let row = &mut grad[step.prepared.image_rows[token as usize] * width..][..width];
         grad_merged[window_place * width..][..width].copy_from_slice(row);
-        // A picture's row does not come from the embedding.
+        // An image's row does not come from the embedding.
         row.fill(0.0);
     }
     if let Some(id) = model.id("model.language_model.embed_tokens.weight") {

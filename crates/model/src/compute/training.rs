@@ -1,20 +1,29 @@
-//! What is trained, as far as memory and the way back are concerned.
+//! What is trained, as far as memory and the backward are concerned.
 //!
-//! In come the modules that have pairs, or that all weights are trained; out comes what every buffer's size and life depends on. A
-//! plan makes it from a configuration and a run from its model: both here, so that they cannot disagree.
+//! Takes the modules that have pairs, or that all weights are trained, and gives what every buffer's size and
+//! life depends on. A plan makes it from a configuration and a run from its model: both here, so that they
+//! cannot disagree.
 
 use crate::config::ModelConfig;
 use crate::lora::LoraSettings;
 
+/// One thing for the vision tower and one for the language model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct PerTower<T> {
+    pub vision: T,
+    pub text: T,
+}
+
 /// What is trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Training {
-    /// Rank of the pairs in the vision tower and in the language model; zero for none.
-    pub rank: [usize; 2],
+    /// Rank of the pairs in each tower; zero for none.
+    pub rank: PerTower<usize>,
     /// Rank of the pairs in the merger; zero for none.
     pub merger_rank: usize,
-    /// The lowest block of each tower that backward visits: below it no gradient is needed, and nothing is kept.
-    pub lowest: [usize; 2],
+    /// The lowest block of each tower that backward visits: below it no gradient is needed, and nothing is
+    /// kept.
+    pub lowest: PerTower<usize>,
     /// Whether weights themselves are trained.
     pub full: bool,
     /// Whether gradients go down to the merger, and into the vision tower where something is trained there.
@@ -28,7 +37,8 @@ pub(super) struct Training {
 }
 
 /// Where the blocks of the two towers are found by name.
-const TOWERS: [&str; 2] = ["model.visual.blocks.", "model.language_model.layers."];
+const TOWERS: PerTower<&str> =
+    PerTower { vision: "model.visual.blocks.", text: "model.language_model.layers." };
 
 /// Where the layers between the two are.
 const MERGER: &str = "model.visual.merger.";
@@ -37,9 +47,9 @@ impl Training {
     /// All weights.
     pub fn full(divided: bool) -> Self {
         Self {
-            rank: [0; 2],
+            rank: PerTower::default(),
             merger_rank: 0,
-            lowest: [0; 2],
+            lowest: PerTower::default(),
             full: true,
             through_vision: true,
             dropout: false,
@@ -57,19 +67,20 @@ impl Training {
         let index = |module: &str, tower| -> Option<usize> {
             module.strip_prefix(tower)?.split('.').next()?.parse().ok()
         };
-        let [vision, text] =
-            TOWERS.map(|tower| modules.clone().filter_map(|module| index(module, tower)).min());
+        let lowest = |tower| modules.clone().filter_map(|module| index(module, tower)).min();
+        let (vision, text) = (lowest(TOWERS.vision), lowest(TOWERS.text));
         let rank = settings.map_or(0, |settings| settings.rank);
+        let rank_of = |lowest: Option<usize>| if lowest.is_some() { rank } else { 0 };
         let merger = modules.clone().any(|module| module.starts_with(MERGER));
         let through_vision = vision.is_some() || merger;
         Self {
-            rank: [vision, text].map(|lowest| if lowest.is_some() { rank } else { 0 }),
+            rank: PerTower { vision: rank_of(vision), text: rank_of(text) },
             merger_rank: if merger { rank } else { 0 },
-            // On its way down to the pictures a gradient passes every layer of the language model.
-            lowest: [
-                vision.unwrap_or(usize::MAX),
-                if through_vision { 0 } else { text.unwrap_or(usize::MAX) },
-            ],
+            // On its way down to the images a gradient passes every layer of the language model.
+            lowest: PerTower {
+                vision: vision.unwrap_or(usize::MAX),
+                text: if through_vision { 0 } else { text.unwrap_or(usize::MAX) },
+            },
             full: false,
             through_vision,
             dropout: settings.is_some_and(|settings| settings.dropout > 0.0),
@@ -84,13 +95,13 @@ impl Training {
     }
 
     /// Blocks of the vision tower and layers of the language model that backward visits.
-    pub fn visited(&self, config: &ModelConfig) -> [usize; 2] {
+    pub fn visited(&self, config: &ModelConfig) -> PerTower<usize> {
         match self.backward {
-            true => [
-                config.vision.depth.saturating_sub(self.lowest[0]),
-                config.text.layers.saturating_sub(self.lowest[1]),
-            ],
-            false => [0; 2],
+            true => PerTower {
+                vision: config.vision.depth.saturating_sub(self.lowest.vision),
+                text: config.text.layers.saturating_sub(self.lowest.text),
+            },
+            false => PerTower::default(),
         }
     }
 }

@@ -1,23 +1,20 @@
 //! The vision tower and the merger: from compact patches to rows of the language model.
 //!
-//! In come bytes of patches and a prepared batch; out come merged rows in the order of the pictures' tokens, and on the
-//! way back the gradients of what is trained in the tower. Patches are laid in window order from the start, so that
-//! windows and pictures are runs of rows; the merged rows are put back in their own order at the end.
+//! Takes bytes of patches and a prepared batch, and gives merged rows in the order of the images' tokens; the
+//! backward gives the gradients of what is trained in the tower. Patches are laid in window order from the
+//! start, so that windows and images are runs of rows; the merged rows are put back in their own order at the
+//! end.
 
-use super::batch::compact_values;
 use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
 use super::model::{Gradients, Model};
 use super::session::{Observer, Stage, Step};
-use garden_engine::arena::Arena;
-use garden_engine::ops::linear::backward_matrix;
+use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN};
+use garden_engine::Arena;
+use garden_engine::ops::linear::{Input, backward_matrix};
 use garden_engine::ops::rotary::Frequencies;
-use garden_engine::ops::{Write, gelu, norm};
+use garden_engine::ops::{Rows, RowsMut, Write, gelu, norm};
 use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
 use rayon::prelude::*;
-
-/// Mean and deviation of the channels, as the checkpoints' processors say.
-const MEAN: [f32; 3] = [0.48145466, 0.4578275, 0.40821073];
-const DEVIATION: [f32; 3] = [0.26862954, 0.261_302_6, 0.275_777_1];
 
 /// Forward over the whole tower; the merged rows end up in `slots.merged`, in window order.
 pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &mut Observer<'_>) {
@@ -40,7 +37,7 @@ pub(super) fn forward(step: &Step<'_>, arena: &mut Arena, bytes: &[u8], watch: &
         let block = &slots.vision.blocks[index];
         let next = slots.vision.blocks.get(index + 1).map_or(slots.vision.output, |next| next.input);
         let pass = pass(step, index, clock.vision_forward(index));
-        pass.forward(arena, block.input, &block.forward, &block.forward_work, next, None);
+        pass.forward(arena, block, next, None);
         let [out] = arena.get([next]);
         watch(Stage::VisionBlock(index), &out[..rows * config.vision.hidden_size]);
     }
@@ -57,18 +54,20 @@ fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
         block: step.model.vision_block(index),
         rows: step.prepared.patches(),
         picked: None,
-        segments: if full { &step.prepared.pictures } else { &step.prepared.windows },
+        segments: if full { &step.prepared.images } else { &step.prepared.windows },
         cos: step.slots.vision.cos,
         sin: step.slots.vision.sin,
         dropout: step.dropout,
     }
 }
 
-/// Normalises the bytes in window order and multiplies them with the patch kernel, folded over its equal frames.
+/// Normalises the bytes in window order and multiplies them with the patch kernel, folded over its equal
+/// frames.
 fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     let (model, slots) = (step.model, step.slots);
     let config = model.config();
-    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let (rows, width, compact) =
+        (step.prepared.patches(), config.vision.hidden_size, config.vision.patch_bytes());
     let unit = config.vision.merge_unit();
     let input = slots.vision.blocks.first().map_or(slots.vision.output, |block| block.input);
     let [patches, folded, input, scratch] =
@@ -79,8 +78,9 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     tokens.for_each(|(to, &token)| {
         let from = &bytes[token as usize * unit * compact..][..unit * compact];
         for (at, (to, from)) in to.chunks_exact_mut(plane).zip(from.chunks_exact(plane)).enumerate() {
-            let channel = at % config.vision.channels % MEAN.len();
-            let (mean, deviation) = (MEAN[channel] * 255.0, DEVIATION[channel] * 255.0);
+            let channel = at % config.vision.channels % CHANNEL_MEAN.len();
+            let (mean, deviation) = (CHANNEL_MEAN[channel] as f32, CHANNEL_DEVIATION[channel] as f32);
+            let (mean, deviation) = (mean * 255.0, deviation * 255.0);
             for (to, from) in to.iter_mut().zip(from) {
                 *to = (f32::from(*from) - mean) / deviation;
             }
@@ -92,7 +92,7 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     multiply(Output::new(input, rows, width), Start::ZERO, &[term], scratch);
 }
 
-/// Sums the kernel over its frames: a still picture shows the same in all of them.
+/// Sums the kernel over its frames: a still image shows the same in all of them.
 fn fold(model: &Model, folded: &mut [f32]) {
     let config = model.config();
     let (frames, channels) = (config.vision.temporal_patch_size, config.vision.channels);
@@ -136,11 +136,14 @@ fn merge(step: &Step<'_>, arena: &mut Arena) {
     let (of_first, of_second) = narrow[..2 * len].split_at_mut(len);
     let room = &mut Room { dropped, packed };
     project(&first, step.dropout, &normed[..wide], of_first, room);
-    first.linear.forward(&normed[..wide], of_first, merged, (inner, joined), None, room.packed);
+    let input = Input { x: &normed[..wide], narrow: of_first, rows: merged };
+    first.linear.forward(input, RowsMut { data: &mut *inner, stride: joined }, None, room.packed);
     let activated = &mut activated[..merged * joined];
     gelu::forward(&inner[..merged * joined], activated);
     project(&second, step.dropout, activated, of_second, room);
-    second.linear.forward(activated, of_second, merged, (out, config.text.hidden_size), None, room.packed);
+    let input = Input { x: activated, narrow: of_second, rows: merged };
+    let out = RowsMut { data: out, stride: config.text.hidden_size };
+    second.linear.forward(input, out, None, room.packed);
 }
 
 /// Backward from `slots.grad_merged`, in window order, down to the lowest block with something to train.
@@ -151,7 +154,7 @@ pub(super) fn backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradi
     }
     arena.reach(clock.merger_backward());
     merge_backward(step, arena, gradients);
-    let lowest = step.training.lowest[0];
+    let lowest = step.training.lowest.vision;
     for index in (0..model.config().vision.depth).rev().take_while(|index| *index >= lowest) {
         let to_input = index > lowest || step.training.full;
         let pass = pass(step, index, clock.vision_backward(index));
@@ -205,7 +208,7 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
     let of_second = Trained {
         projection: &second,
         rows: merged,
-        grad: (&*grad_out, width),
+        grad: Rows { data: grad_out, stride: width },
         narrow: narrow.1,
         mask: second.mask(step.dropout),
     };
@@ -215,7 +218,7 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
     let of_first = Trained {
         projection: &first,
         rows: merged,
-        grad: (&*grad_inner, joined),
+        grad: Rows { data: grad_inner, stride: joined },
         narrow: narrow.0,
         mask: first.mask(step.dropout),
     };
@@ -232,14 +235,16 @@ fn merge_backward(step: &Step<'_>, arena: &mut Arena, gradients: &mut Gradients)
 /// Every frame of the kernel saw the same patch, so all get the same gradient.
 fn patch_gradient(step: &Step<'_>, arena: &mut Arena, gradient: &mut [f32]) {
     let config = step.model.config();
-    let (rows, width, compact) = (step.prepared.patches(), config.vision.hidden_size, compact_values(config));
+    let (rows, width, compact) =
+        (step.prepared.patches(), config.vision.hidden_size, config.vision.patch_bytes());
     let slots = step.slots;
     arena.reach(step.clock.end());
     let [patches, folded, grad, scratch] =
         arena.get([slots.patches, slots.grad_folded, slots.vision.grad, slots.grad_patch_scratch]);
     let folded = &mut folded[..width * compact];
     folded.fill(0.0);
-    backward_matrix((grad, width, width), (&patches[..rows * compact], compact), rows, folded, scratch);
+    let (grad, patches) = (Matrix::new(grad, rows, width), Matrix::new(patches, rows, compact));
+    backward_matrix(grad, patches, folded, scratch);
     let (frames, plane) = (config.vision.temporal_patch_size, compact / config.vision.channels);
     for (to, from) in gradient.chunks_exact_mut(frames * plane).zip(folded.chunks_exact(plane)) {
         for to in to.chunks_exact_mut(plane) {

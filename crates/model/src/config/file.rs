@@ -1,7 +1,7 @@
 //! The keys of `config.json`, and the rules between them.
 //!
-//! In comes the text of the file; out comes a [`ModelConfig`] or the key at fault. Savers of different ages write the
-//! same thing under different keys, so everything optional is an `Option` here and is settled once.
+//! Takes the text of the file and gives a [`ModelConfig`] or the key at fault. Savers of different ages write
+//! the same thing under different keys, so everything optional is an `Option` here and is settled once.
 
 use super::{ConfigError, ModelConfig, Quantization, TextConfig, VisionConfig};
 use crate::parameters::parameters;
@@ -18,6 +18,11 @@ const MOST_PARAMETERS: usize = 1 << 40;
 const LARGEST_SIDE: usize = 256;
 /// What the published checkpoints use for every norm of the vision tower; HF has it fixed in its code.
 const VISION_NORM_EPSILON: f32 = 1e-6;
+/// Special tokens of the published models, for files that do not name them.
+const VISION_START_TOKEN: u32 = 151_652;
+const VISION_END_TOKEN: u32 = 151_653;
+const IMAGE_TOKEN: u32 = 151_655;
+const VIDEO_TOKEN: u32 = 151_656;
 
 pub(super) fn parse(text: &str, path: &Path) -> Result<ModelConfig, ConfigError> {
     let json = |source| ConfigError::Json { path: path.to_owned(), source };
@@ -157,10 +162,10 @@ impl RawRoot {
             text: text.resolve()?,
             vision: self.vision_config.resolve()?,
             tie_word_embeddings: tie,
-            image_token_id: self.image_token_id.unwrap_or(151655),
-            video_token_id: self.video_token_id.unwrap_or(151656),
-            vision_start_token_id: self.vision_start_token_id.unwrap_or(151652),
-            vision_end_token_id: self.vision_end_token_id.unwrap_or(151653),
+            image_token_id: self.image_token_id.unwrap_or(IMAGE_TOKEN),
+            video_token_id: self.video_token_id.unwrap_or(VIDEO_TOKEN),
+            vision_start_token_id: self.vision_start_token_id.unwrap_or(VISION_START_TOKEN),
+            vision_end_token_id: self.vision_end_token_id.unwrap_or(VISION_END_TOKEN),
             eos_token_ids,
             dtype: self.dtype.or(self.torch_dtype),
             quantization: self.quantization_config,
@@ -205,7 +210,7 @@ impl Quantization {
         require(
             !self.load_in_8bit,
             "quantization_config.load_in_8bit",
-            "is set; 8-bit checkpoints are not read, use the 16-bit one with --load-in-8bit",
+            "is set; 8-bit checkpoints are not read, use the 16-bit one",
         )?;
         let kind = self.bnb_4bit_quant_type.as_deref().unwrap_or("fp4");
         require(

@@ -1,7 +1,8 @@
-//! The shapes that `init` knows.
+//! The shapes that new models can have.
 //!
-//! In comes a preset's name; out comes its `config.json`. `tiny`, `small` and `medium` are for tests and measurements, the others
-//! have the published shapes, so that what is learnt with them holds for the real models.
+//! Takes a preset's name and gives its `config.json`. `tiny`, `small` and `medium` are for tests and
+//! measurements, the others have the published shapes, so that what is learnt with them holds for the real
+//! models.
 
 use crate::config::{ConfigError, ModelConfig};
 use crate::tensor_file::Dtype;

@@ -1,8 +1,8 @@
 //! A byte-level BPE tokenizer, trained here, in the files that Hugging Face reads.
 //!
-//! In comes the size of a vocabulary; out come `tokenizer.json` and `tokenizer_config.json`. It is trained on a fixed text,
-//! so it is the same wherever it is made; its splitting rule and its special tokens are Qwen's, and in a
-//! vocabulary of the published size the special tokens have the published ids.
+//! Takes the size of a vocabulary and gives `tokenizer.json` and `tokenizer_config.json`. It is trained on a
+//! fixed text, so it is the same wherever it is made. Its splitting rule and its special tokens are Qwen's,
+//! and in a vocabulary of the published size the special tokens have the published ids.
 
 use regex::Regex;
 use serde_json::{Map, Value, json};

@@ -1,8 +1,8 @@
 //! Random weights, written as a stream.
 //!
-//! In come a [`ModelConfig`] and a seed; out come safetensors files with an index where there is more than one. Each value
-//! depends on the seed, the tensor's name and its place alone, so the files are the same for any number of threads;
-//! memory is one piece of a tensor, whatever the size of the model.
+//! Takes a [`ModelConfig`] and a seed, and writes safetensors files, with an index where there is more than
+//! one. Each value depends on the seed, the tensor's name and its place alone, so the files are the same for
+//! any number of threads. Memory is one piece of a tensor, whatever the size of the model.
 
 use super::{DEVIATION, InitError};
 use crate::config::ModelConfig;

@@ -1,12 +1,13 @@
-//! Bytes of a file as f32 values.
+//! Reads bytes of a file as f32 values.
 //!
-//! In come bytes of one of the float types; out come f32 values, or the place of the first that is NaN or infinite.
-//! Lengths are whole elements: the header's check has seen to that.
+//! Takes bytes of one of the float types and gives f32 values, or the place of the first that is NaN or
+//! infinite. Lengths are whole elements: the check of the header guarantees it.
 
 use super::Dtype;
 use half::{bf16, f16};
 
-/// Appends `bytes` as f32 to `out`; `Err` holds the place (within `bytes`) and value of the first that is not finite.
+/// Appends `bytes` as f32 to `out`; `Err` holds the place (within `bytes`) and value of the first that is not
+/// finite.
 pub fn finite_as_f32(dtype: Dtype, bytes: &[u8], out: &mut Vec<f32>) -> Result<(), (usize, f32)> {
     let start = out.len();
     match dtype {

@@ -1,6 +1,6 @@
-//! Writing a safetensors file as a stream.
+//! Writes a safetensors file as a stream.
 //!
-//! In come the names, types and shapes first, then the bytes in that order; out comes a file that appears under its name
+//! Takes the names, types and shapes first, then the bytes in that order. The file appears under its name
 //! only when it is whole and on disk. Memory is the writer's buffer, whatever the size of the file.
 
 use super::{Dtype, PREFIX, TensorFileError};
@@ -86,8 +86,10 @@ impl TensorWriter {
 
 fn header(tensors: &[TensorSpec], metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut object = Map::new();
-    let strings = metadata.iter().map(|(key, value)| ((*key).to_owned(), json!(value)));
-    object.insert("__metadata__".into(), Value::Object(strings.collect()));
+    if !metadata.is_empty() {
+        let strings = metadata.iter().map(|(key, value)| ((*key).to_owned(), json!(value)));
+        object.insert("__metadata__".into(), Value::Object(strings.collect()));
+    }
     let mut begin = 0;
     for tensor in tensors {
         let end = begin + tensor.bytes();

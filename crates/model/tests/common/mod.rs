@@ -6,10 +6,10 @@
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 
 use garden_model::compute::{self, PackedBatch};
-use garden_model::parameters::{Parameter, parameters};
 use garden_model::random::Stream;
 use garden_model::tensor_file::{TensorSpec, TensorWriter};
 use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision};
+use garden_model::{Parameter, parameters};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;

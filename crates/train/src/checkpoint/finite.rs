@@ -1,7 +1,7 @@
 //! Whether the values of a checkpoint are finite.
 //!
-//! Takes a checkpoint's folder and reads every safetensors file in it once, a piece at a time. Sums of bytes do not tell: a state of
-//! infinite values is written as faithfully as any other.
+//! Takes a checkpoint's folder and reads every safetensors file in it once, a piece at a time. Sums of bytes
+//! do not tell: a state of infinite values is written as faithfully as any other.
 
 use super::CheckpointError;
 use garden_model::tensor_file::{TensorFile, first_not_finite};

@@ -6,10 +6,8 @@
 
 mod finite;
 mod manifest;
-mod tensors;
 
 pub use manifest::{MANIFEST, Manifest};
-pub use tensors::{SliceVisitor, TensorFile, TensorSlice, write_tensors};
 
 use std::{
     fs, io,
@@ -294,6 +292,7 @@ fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
 
     fn store() -> (tempfile::TempDir, CheckpointStore) {
         let dir = tempfile::tempdir().unwrap();
@@ -337,9 +336,10 @@ mod tests {
         let (_dir, store) = store();
         for (step, value) in [(1, 1.0), (2, f32::INFINITY), (3, f32::NAN)] {
             let fill = |dir: &Path| {
-                write_tensors(&dir.join("optimizer.safetensors"), |visit| {
-                    visit("layer.m", TensorSlice::F32(&[0.5, value, 0.5]));
-                })
+                let spec = TensorSpec { name: "layer.m".into(), dtype: Dtype::F32, shape: vec![3] };
+                let mut writer = TensorWriter::create(&dir.join("optimizer.safetensors"), &[spec], &[])?;
+                writer.write_f32(&[0.5, value, 0.5])?;
+                writer.finish()
             };
             store.write(step, fill).unwrap();
         }

@@ -18,10 +18,7 @@ use crate::{
     trainer::{TrainerSettings, When},
 };
 use garden_data::{Columns, OnLongRow, text::TrainOn};
-use garden_model::{
-    LayerGroups, LoraSettings,
-    lora::{LoraError, target_pattern},
-};
+use garden_model::{LayerGroups, LoraError, LoraSettings, target_pattern};
 use serde::Serialize;
 use std::path::PathBuf;
 

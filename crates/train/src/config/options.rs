@@ -163,7 +163,7 @@ options! {
         /// Warm-up as a share of all steps, instead of --warmup-steps.
         #[arg(conflicts_with = "warmup_steps")]
         warmup_ratio: f64,
-        /// AdamW with f32 or 8-bit moments (adamw_8bit).
+        /// Optimizer (adamw_8bit).
         optim: OptimizerKind,
         /// Decoupled weight decay (0.01).
         weight_decay: f64,

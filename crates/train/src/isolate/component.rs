@@ -5,6 +5,7 @@
 
 use crate::{
     config::{RunConfig, TrainOptions},
+    model_folder::ModelFolder,
     optimizer::Optimizer,
     plan::Load,
     run::{RunError, VisionModel, open_data},
@@ -192,12 +193,13 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     // What is held out is not worked on.
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
-    let mut data = open_data(&config, work.base_model, &())?;
+    let folder = ModelFolder::open(work.base_model)?;
+    let mut data = open_data(&config, &folder, &())?;
     let load = data.load;
     let source = &mut data.training;
     let mut learner = match component {
         Component::Collate => None,
-        _ => Some(Learner::new(&config, work.base_model, &load)?),
+        _ => Some(Learner::new(&config, &folder, &load)?),
     };
     let rows = source.rows();
     let mut bench = Bench::new(rows, work.batch_size, work.retain);
@@ -228,12 +230,12 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(config: &RunConfig, base_model: &Path, load: &Load) -> Result<Self, RunError> {
-        let mut model = VisionModel::load(config, base_model, load, |_| {})?;
-        let mut lengths = Vec::new();
-        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
+    fn new(config: &RunConfig, folder: &ModelFolder, load: &Load) -> Result<Self, RunError> {
+        let mut model = VisionModel::load(config, folder, load, |_| {})?;
+        let mut shapes = Vec::new();
+        model.visit(&mut |tensor| shapes.push(tensor.shape));
         let settings = config.trainer();
-        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
         Ok(Self { model, optimizer, rate: config.learning_rate })
     }
 
@@ -245,10 +247,10 @@ impl Learner {
         let sums = self.model.forward_backward(batch, 0)?;
         let scale = 1.0 / sums.label_tokens.max(1) as f32;
         self.optimizer.begin_step();
-        let mut index = 0;
+        let mut number = 0;
         self.model.visit(&mut |tensor| {
-            self.optimizer.update(index, tensor.values, tensor.gradient, self.rate, scale, tensor.decays);
-            index += 1;
+            self.optimizer.update(number, tensor, self.rate, scale);
+            number += 1;
         });
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! An adapter and its base as one model: a folder that loads without either.
+//! Merges an adapter and its base model into one folder that loads without either.
 //!
-//! In come a base checkpoint and a PEFT adapter; out comes a complete folder in 16 bits or in bitsandbytes' 4 bits. Tensors go through one
-//! at a time, the folder appears under its name only when it is whole, and a result that equals its base is refused.
+//! Takes a base model and a PEFT adapter, and writes a complete folder in 16 bits or in bitsandbytes' 4 bits.
+//! Tensors go through one at a time, the folder appears under its name only when it is whole, and a result
+//! that equals its base is refused.
 
 mod partial;
 mod tensors;
@@ -9,10 +10,7 @@ mod tensors;
 use crate::folders::{self, Overlap};
 use garden_data::processor::{ProcessorError, files_for_version_4};
 use garden_model::{
-    Adapter, Checkpoint, ConfigError, ModelConfig,
-    adapter_file::AdapterError,
-    checkpoint::CheckpointError,
-    parameters::{Parameter, parameters},
+    Adapter, AdapterError, Checkpoint, CheckpointError, ConfigError, ModelConfig, Parameter, parameters,
     tensor_file::TensorFileError,
 };
 use partial::PartialFolder;
@@ -84,10 +82,10 @@ pub enum MergeError {
         source: io::Error,
     },
     /// There is something in the way.
-    #[error("--output {} is there already and is not an empty folder: choose another one", .0.display())]
+    #[error("{} is there already and is not an empty folder: choose another one", .0.display())]
     Exists(PathBuf),
     /// It is an empty folder that no other can take the place of.
-    #[error("--output {} is {why}: choose a folder inside it", output.display())]
+    #[error("{} is {why}: choose a folder inside it", output.display())]
     Fixed {
         /// The folder.
         output: PathBuf,
@@ -95,7 +93,7 @@ pub enum MergeError {
         why: &'static str,
     },
     /// The result would lie in what it is made from.
-    #[error("--output {} {} {what} ({}): choose a folder elsewhere", output.display(), overlap.words(), source_folder.display())]
+    #[error("{} {} {what} ({}): choose a folder elsewhere", output.display(), overlap.words(), source_folder.display())]
     Overlap {
         /// The folder to make.
         output: PathBuf,

@@ -1,7 +1,7 @@
 //! One tensor of a merged model: base plus low-rank product, in the type it is written in.
 //!
-//! In comes a parameter; out go its bytes, row by row where its type allows it, and the number of elements that differ from the base as
-//! they are stored.
+//! Takes a parameter and writes its bytes, row by row where its type allows it. Gives the number of elements
+//! that differ from the base as they are stored.
 
 use super::{MergeError, MergedAs};
 use garden_engine::{
@@ -9,10 +9,8 @@ use garden_engine::{
     nf4::{BLOCK, CODES, NESTED_BLOCK, Nf4, Scales},
 };
 use garden_model::{
-    Adapter, Checkpoint, LoraPair,
-    parameters::Parameter,
+    Adapter, Checkpoint, LoraPair, Parameter, read_matrix,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
-    weights::read_matrix,
 };
 use half::bf16;
 use rayon::prelude::*;

@@ -1,7 +1,8 @@
-//! Clipping gradients by their global norm.
+//! Clips gradients by their global norm.
 //!
-//! In come the summed gradients of every trainable tensor; out comes their norm and the factor that brings it to at most
-//! the limit. The sum is taken in f64 over pieces of fixed length, added in order, so that threads cannot change it.
+//! Takes the summed gradients of every trained tensor and gives their norm and the factor that brings it to
+//! at most the limit. The sum is taken in f64 over pieces of fixed length, added in order, so that threads
+//! cannot change it.
 
 use rayon::prelude::*;
 

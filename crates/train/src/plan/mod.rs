@@ -10,16 +10,12 @@ mod report;
 pub use least::{Least, Setting};
 pub use report::PlanReport;
 
-use crate::{
-    config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig},
-    optimizer::OptimizerKind,
-};
+use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig};
 use garden_data::survey::Survey;
 use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
-    Checkpoint, ConfigError, Held, ModelConfig,
-    checkpoint::CheckpointError,
-    compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes},
+    Checkpoint, CheckpointError, ConfigError, Held, ModelConfig,
+    compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes, trained_shapes},
     init::Preset,
 };
 use std::{path::Path, thread};
@@ -194,13 +190,11 @@ pub fn plan(
         Method::Lora => Some(run.lora.settings()?),
         Method::Full => None,
     };
+    let trained = trained_shapes(model, lora.as_ref())?;
     let request = PlanRequest {
         held: source.stored.loaded(run.weights_precision()),
         lora: lora.as_ref(),
-        optimizer_bytes: match run.optimizer {
-            OptimizerKind::Adamw => |values| OptimizerKind::Adamw.bytes(values),
-            OptimizerKind::Adamw8bit => |values| OptimizerKind::Adamw8bit.bytes(values),
-        },
+        optimizer: trained.into_iter().map(|shape| run.optimizer.bytes(shape)).sum(),
         shapes: load.shapes,
         batches: batches(run, model, load),
         process: PROCESS + TOKENIZER * source.tokenizer,
@@ -261,7 +255,7 @@ pub fn check_limit(run: &RunConfig, plan: &MemoryPlan) -> Result<(), LimitTooLow
 
 /// Batches at work, and what the threads that prepare them hold.
 fn batches(run: &RunConfig, model: &ModelConfig, load: &Load) -> usize {
-    let patch = model.vision.patch_values() / model.vision.temporal_patch_size;
+    let patch = model.vision.patch_bytes();
     BATCHES * load.batch_bytes(patch) + Supply::new(run, patch, load).bytes(load)
 }
 

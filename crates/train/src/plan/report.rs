@@ -9,7 +9,7 @@ use crate::{
     numbers::grouped,
 };
 use garden_memory::{ByteSize, report::text::Style, units::counted};
-use garden_model::{ModelConfig, compute::MemoryPlan, parameters::parameters};
+use garden_model::{ModelConfig, compute::MemoryPlan, parameters};
 use std::fmt::Write;
 
 /// A plan that prints itself.

@@ -40,7 +40,7 @@ pub(super) fn fingerprint(folder: &Path) -> Result<BTreeMap<String, String>, Run
     }
     let mut sum = Sha256::new();
     for file in Checkpoint::open(folder)?.files() {
-        add_tensors(&mut sum, file).map_err(garden_model::checkpoint::CheckpointError::from)?;
+        add_tensors(&mut sum, file).map_err(garden_model::CheckpointError::from)?;
     }
     parts.insert("weights".to_owned(), hex(sum));
     Ok(parts)

@@ -4,7 +4,7 @@
 //! change is said aloud, or it has no say in what is learned.
 
 use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
-use garden_engine::simd::Isa;
+use garden_engine::Isa;
 use garden_memory::units::counted;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
     events::{ExampleRow, ImageSize, RowsSurveyed},
+    model_folder::ModelFolder,
     numbers::verb,
     plan::{Load, Supply, workers},
     rows::Rows,
@@ -22,13 +23,13 @@ use garden_data::{
     image::DecodeLimits,
     index,
     overlap::{RowSet, SharedRows, shared_rows},
-    processor::{PixelLimits, Processor},
+    processor::PixelLimits,
     progress::Progress,
     survey::{Measure, RowCounts, SizeClass, Survey, SurveyOptions, survey},
     text::Encoder,
 };
 use garden_memory::units::counted;
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.
 const SHOWN_CHARACTERS: usize = 300;
@@ -63,7 +64,7 @@ pub struct RunData {
 }
 
 /// Opens and surveys the data of a run.
-pub fn open(config: &RunConfig, model: &Path, progress: &dyn Progress) -> Result<RunData, RunError> {
+pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) -> Result<RunData, RunError> {
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
     let (dataset, recipe) = open_part(&config.portions, split, config, model, progress)?;
     let rows = dataset.rows();
@@ -155,7 +156,7 @@ fn open_part(
     portions: &[Portion],
     split: SplitChoice,
     config: &RunConfig,
-    model: &Path,
+    model: &ModelFolder,
     progress: &dyn Progress,
 ) -> Result<(Arc<Dataset>, Arc<Recipe>), RunError> {
     let data = &config.data;
@@ -169,8 +170,8 @@ fn open_part(
     let dataset = Arc::new(Dataset::join(portions.iter().map(open).collect::<Result<_, DataError>>()?)?);
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     let recipe = Recipe {
-        processor: Processor::from_dir(model, pixels, DecodeLimits::default())?,
-        encoder: Arc::new(Encoder::from_dir(model)?),
+        processor: model.processor(pixels)?,
+        encoder: model.encoder().clone(),
         purpose: Purpose::Learn { train_on: data.train_on, max_tokens: Some(data.max_seq_length) },
     };
     Ok((dataset, Arc::new(recipe)))

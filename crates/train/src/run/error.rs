@@ -9,19 +9,18 @@ use super::{
 };
 use crate::{
     checkpoint::CheckpointError,
+    model_folder::ModelFolderError,
     numbers::{none_can, verb},
     plan::LimitTooLow,
     resume::ResumeError,
     schedule::ScheduleError,
     trainer::{BoxError, TrainError},
 };
-use garden_data::{DataError, RowError, processor::ProcessorError, text::EncoderError};
+use garden_data::{DataError, RowError, processor::ProcessorError};
 use garden_memory::units::part;
 use garden_model::{
-    ConfigError,
-    adapter_file::AdapterError,
+    AdapterError, LoraError,
     compute::{PlanError, SessionError},
-    lora::LoraError,
 };
 use std::{io, path::PathBuf};
 
@@ -29,10 +28,10 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum RunError {
+    #[error(transparent)]
+    Folder(#[from] ModelFolderError),
     #[error("the model: {0}")]
-    ModelConfig(#[from] ConfigError),
-    #[error("the model: {0}")]
-    Weights(#[from] garden_model::checkpoint::CheckpointError),
+    Weights(#[from] garden_model::CheckpointError),
     #[error("{0}")]
     Lora(#[from] LoraError),
     #[error("the adapter: {0}")]
@@ -53,8 +52,6 @@ pub enum RunError {
     Data(#[from] DataError),
     #[error("the model's processor: {0}")]
     Processor(#[from] ProcessorError),
-    #[error("the model's tokenizer: {0}")]
-    Encoder(#[from] EncoderError),
     #[error(
         "{} {} held out for evaluation: nothing is left to train on",
         part(*held_out, *rows, "row"),

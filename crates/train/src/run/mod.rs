@@ -26,13 +26,15 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointStore},
     config::RunConfig,
     events::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
+    model_folder::ModelFolder,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
     resume::{self, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
     schedule::Schedule,
     trainer::{
-        self, BatchSource, Callback, EarlyStopping, End, Outcome, TrainError, Trainer, TrainerSettings,
+        self, BatchSource, Callback, EarlyStopping, End, Outcome, StepPlan, TrainError, Trainer,
+        TrainerSettings, TrainingData,
     },
 };
 use garden_data::hub;
@@ -63,7 +65,8 @@ fn run(config: &RunConfig, announcer: &Announcer<'_>, cancel: &Cancel) -> Result
     let identity = RunIdentity::of(config, &base)?;
     // What cannot be gone on from is refused before rows are read and weights are loaded.
     let checkpoint = resume::choose(&config.resume, &store, output, &identity, announcer)?;
-    let mut data = data::open(config, &base, announcer)?;
+    let folder = ModelFolder::open(&base)?;
+    let mut data = data::open(config, &folder, announcer)?;
     let run = Run { config, announcer, store, identity };
     if let Some(checkpoint) = &checkpoint {
         if let Some(end) = run.finished(&data, checkpoint)? {
@@ -76,7 +79,7 @@ fn run(config: &RunConfig, announcer: &Announcer<'_>, cancel: &Cancel) -> Result
     if cancel.is_cancelled() {
         return Ok(RunReport::cancelled_early(output, checkpoint));
     }
-    let mut model = run.load(&base, &data)?;
+    let mut model = run.load(&folder, &data)?;
     if cancel.is_cancelled() {
         return Ok(RunReport::cancelled_early(output, checkpoint));
     }
@@ -102,18 +105,18 @@ impl Run<'_, '_> {
     /// "already finished" would claim that these were trained on.
     fn finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<Option<End>, RunError> {
         let settings = self.trainer_settings(data);
-        let (_, steps) = settings.steps(data.training.usable_rows(), data.training.batch_size());
+        let steps = settings.steps(data.training.usable_rows(), data.training.batch_size()).total;
         let patience = self.config.early_stopping_patience;
         let end = trainer::end_of(checkpoint, &settings, steps, patience)?;
         Ok(end.filter(|_| finish::is_delivered(&self.config.output_dir, checkpoint.step)))
     }
 
     /// Loads the model and tells what it is and what it will need.
-    fn load(&self, base: &Path, data: &RunData) -> Result<VisionModel, RunError> {
+    fn load(&self, folder: &ModelFolder, data: &RunData) -> Result<VisionModel, RunError> {
         let config = self.config;
         let begun = Instant::now();
         let loading = self.announcer.loading();
-        let model = VisionModel::load(config, base, &data.load, |share| loading.advance_to(share));
+        let model = VisionModel::load(config, folder, &data.load, |share| loading.advance_to(share));
         drop(loading);
         let model = model?;
         let (trained_parameters, parameters) = model.parameters();
@@ -138,9 +141,9 @@ impl Run<'_, '_> {
         let (config, announcer) = (self.config, self.announcer);
         let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
-        let (steps_per_epoch, steps) = settings.steps(rows, batch_size);
-        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps)?;
-        let steps = StepsOfRun { steps_per_epoch, batch_size, accumulation: config.accumulation };
+        let StepPlan { per_epoch, total } = settings.steps(rows, batch_size);
+        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, total)?;
+        let steps = StepsOfRun { steps_per_epoch: per_epoch, batch_size, accumulation: config.accumulation };
         let facts = RunFacts {
             dataset_size: Some(rows),
             samples_per_step: Some(batch_size * config.accumulation),
@@ -162,10 +165,8 @@ impl Run<'_, '_> {
         callbacks.push(&mut cancel);
         callbacks.push(&mut loggers);
         callbacks.push(&mut teller);
-        let evaluation = data.evaluation.as_mut();
-        let store = self.store.clone();
-        let mut trainer =
-            Trainer::new(model, &mut data.training, evaluation, settings, schedule, store, callbacks);
+        let rows = TrainingData { training: &mut data.training, evaluation: data.evaluation.as_mut() };
+        let mut trainer = Trainer::new(model, rows, settings, schedule, self.store.clone(), callbacks);
         trainer.carry(SETTINGS_FILE, self.identity.to_bytes());
         if let Some(checkpoint) = checkpoint {
             trainer.resume(checkpoint)?;

@@ -7,18 +7,17 @@ use super::RunError;
 use crate::{
     config::{Method, RunConfig},
     merge::{copy_companions, write_config},
+    model_folder::ModelFolder,
     monitor::{TensorMemory, TensorUsage},
-    plan::{Load, Source, check_limit, plan, room},
-    trainer::{BatchSums, BoxError, TrainableModel, TrainableTensor},
+    plan::{Load, check_limit, plan, room},
+    trainer::{BatchSums, BoxError, TrainableModel},
 };
 use garden_data::Batch;
 use garden_model::{
-    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights,
-    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session},
-    parameters::parameters,
-    positions::Grid,
+    Adapter, Checkpoint, Grid, LoraSettings, ModelConfig, ModelWeights,
+    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session, TrainableTensor},
+    parameters, read_matrix,
     tensor_file::{Dtype, TensorSpec, TensorWriter},
-    weights::read_matrix,
 };
 use std::path::{Path, PathBuf};
 
@@ -37,14 +36,13 @@ impl VisionModel {
     /// Loads a model and lays out memory for the longest batch; `progress` is told the share loaded.
     pub fn load(
         config: &RunConfig,
-        base: &Path,
+        folder: &ModelFolder,
         load: &Load,
         progress: impl FnMut(f32),
     ) -> Result<Self, RunError> {
-        let model_config = ModelConfig::read(base)?;
-        let checkpoint = Checkpoint::open(base)?;
-        let source = Source::in_folder(&model_config, base)?;
-        let plan = plan(config, &model_config, source, load, room())?
+        let model_config = folder.config().clone();
+        let checkpoint = folder.weights()?;
+        let plan = plan(config, &model_config, folder.source().clone(), load, room())?
             .keeping(config.memory.budget.map(|bytes| bytes as usize))?;
         check_limit(config, &plan)?;
         // Settings are checked before gigabytes are read.
@@ -60,7 +58,7 @@ impl VisionModel {
         let session = Session::new(&model, load.shapes, plan.session_recompute())?;
         let (grids, usage) = Default::default();
         let base_name = config.base_model.clone();
-        Ok(Self { model, session, grids, base: base.to_owned(), base_name, usage, plan })
+        Ok(Self { model, session, grids, base: folder.path().to_owned(), base_name, usage, plan })
     }
 
     /// Trained parameters, and all of them.
@@ -163,14 +161,7 @@ impl TrainableModel for VisionModel {
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
-        self.session.visit(&mut self.model, &mut |tensor| {
-            visit(TrainableTensor {
-                name: tensor.name,
-                values: tensor.values,
-                gradient: tensor.gradient,
-                decays: tensor.decays,
-            });
-        });
+        self.session.visit(&mut self.model, visit);
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), BoxError> {

@@ -10,7 +10,7 @@ use crate::{
     config::{EvalRows, Method, RunConfig},
     folders::Overlap,
 };
-use garden_model::adapter_file;
+use garden_model::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -145,8 +145,8 @@ fn may_come_first(name: &str) -> bool {
 /// Whether a file is weights, or names weights, that a run with this method does not write.
 fn is_of_another_kind(name: &str, method: Method) -> bool {
     let (own, other) = match method {
-        Method::Lora => (adapter_file::WEIGHTS, "config.json"),
-        Method::Full => ("model.safetensors", adapter_file::CONFIG),
+        Method::Lora => (ADAPTER_WEIGHTS, "config.json"),
+        Method::Full => ("model.safetensors", ADAPTER_CONFIG),
     };
     name == other || (name != own && WEIGHTS.iter().any(|end| extension(name) == *end))
 }

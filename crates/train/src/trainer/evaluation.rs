@@ -1,7 +1,8 @@
 //! Evaluation: the loss on rows that are not trained on, and what follows from it.
 //!
-//! In come the model and the evaluation data at some step; out come an entry of the history and whether it is the best so far. A run that
-//! must end at once does not wait for an evaluation: one that was due and is missing is made up for when the run goes on.
+//! Takes the model and the evaluation data at some step, and gives an entry of the history and whether it is
+//! the best so far. A run that must end at once does not wait for an evaluation: one that was due and is
+//! missing is made up for when the run is resumed.
 
 use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
 use crate::events::{Note, Topic};
@@ -24,7 +25,8 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             return Ok(());
         }
         let step = self.state.global_step;
-        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of memory.
+        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of
+        // memory.
         self.data.pause();
         let start = Instant::now();
         let sums = match self.evaluation_sums(control) {
@@ -70,8 +72,8 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         Ok(())
     }
 
-    /// Whether this evaluation was made on no fewer tokens than the ones before. A loss on what is left of the rows is no
-    /// better for being lower: rows whose images vanish must not make a step the best one.
+    /// Whether this evaluation was made on no fewer tokens than the ones before. A loss on what is left of
+    /// the rows is no better for being lower: rows whose images vanish must not make a step the best one.
     fn compare_with_earlier_evaluations(&mut self, sums: &BatchSums) -> Result<bool, TrainError> {
         let most = self.progress.evaluated_tokens.unwrap_or(0);
         if sums.label_tokens >= most {

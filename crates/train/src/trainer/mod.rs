@@ -1,17 +1,21 @@
-//! The training loop: batches in, an updated model out, with evaluations, logs and checkpoints on the way.
+//! The training loop, with evaluations, logs and checkpoints on the way.
 //!
-//! In come a model, its data, settings and callbacks; out comes how the run ended. What a step does depends on the seed, the
-//! settings and the step's number alone, so a run that is killed and resumed ends with the same bits as one that was not.
+//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends on
+//! the seed, the settings and the step's number alone, so a run that is killed and resumed ends with the same
+//! bits as one that was not.
 
 mod callback;
+mod end;
 mod evaluation;
 mod model;
+mod progress;
 mod resume;
+mod save;
 mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
-pub use model::{BatchSource, BatchSums, BoxError, TrainableModel, TrainableTensor};
-pub use resume::{End, end_of};
+pub use end::{End, end_of};
+pub use model::{BatchSource, BatchSums, BoxError, TrainableModel};
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
@@ -20,7 +24,7 @@ use crate::{
     schedule::Schedule,
 };
 use garden_data::Position;
-use resume::Progress;
+use progress::Progress;
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Instant};
 
@@ -60,7 +64,7 @@ pub struct TrainerSettings {
     pub max_steps: Option<u64>,
     /// Batches of one optimizer step.
     pub accumulation: u64,
-    /// How moments are stored.
+    /// The optimizer.
     pub optimizer: OptimizerKind,
     /// The optimizer's constants.
     pub adam: AdamSettings,
@@ -80,13 +84,30 @@ pub struct TrainerSettings {
     pub data_fingerprint: u64,
 }
 
+/// How many optimizer steps a run takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepPlan {
+    /// In one epoch.
+    pub per_epoch: u64,
+    /// In the whole run.
+    pub total: u64,
+}
+
+/// The rows of a run.
+pub struct TrainingData<'a, S> {
+    /// To train on.
+    pub training: &'a mut S,
+    /// To evaluate on.
+    pub evaluation: Option<&'a mut S>,
+}
+
 impl TrainerSettings {
-    /// Optimizer steps of one epoch and of the whole run, as Hugging Face's Trainer counts them for the rows that can be used.
-    pub fn steps(&self, usable_rows: u64, batch_size: u64) -> (u64, u64) {
+    /// The steps of a run, as Hugging Face's Trainer counts them for the rows that can be used.
+    pub fn steps(&self, usable_rows: u64, batch_size: u64) -> StepPlan {
         let batches = usable_rows.div_ceil(batch_size.max(1));
         let per_epoch = batches.div_ceil(self.accumulation.max(1)).max(1);
         let by_epochs = (self.epochs * per_epoch as f64).ceil() as u64;
-        (per_epoch, self.max_steps.unwrap_or(by_epochs))
+        StepPlan { per_epoch, total: self.max_steps.unwrap_or(by_epochs) }
     }
 
     /// Whether a run of `max_steps` steps that stands here has nothing left to train.
@@ -209,20 +230,20 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
     /// Prepares a run. The schedule must cover the steps that [`TrainerSettings::steps`] gives.
     pub fn new(
         model: &'a mut M,
-        data: &'a mut S,
-        evaluation: Option<&'a mut S>,
+        data: TrainingData<'a, S>,
         settings: TrainerSettings,
         schedule: Schedule,
         checkpoints: CheckpointStore,
         callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     ) -> Self {
-        let mut lengths = Vec::new();
-        model.visit(&mut |tensor| lengths.push(tensor.values.len()));
-        let optimizer = Optimizer::new(settings.optimizer, settings.adam, lengths);
-        let (steps_per_epoch, max_steps) = settings.steps(data.usable_rows(), data.batch_size());
+        let TrainingData { training: data, evaluation } = data;
+        let mut shapes = Vec::new();
+        model.visit(&mut |tensor| shapes.push(tensor.shape));
+        let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
+        let steps = settings.steps(data.usable_rows(), data.batch_size());
         let state = TrainerState {
-            max_steps,
-            num_train_epochs: max_steps.div_ceil(steps_per_epoch),
+            max_steps: steps.total,
+            num_train_epochs: steps.total.div_ceil(steps.per_epoch),
             logging_steps: settings.logging_steps,
             eval_steps: settings.evaluate.steps(),
             save_steps: settings.save.steps(),
@@ -259,7 +280,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         &self.state
     }
 
-    /// Bytes held for the optimizer's moments.
+    /// Bytes held for the optimizer's state.
     pub fn optimizer_bytes(&self) -> u64 {
         self.optimizer.bytes()
     }
@@ -309,7 +330,8 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         self.settings.is_done(self.state.global_step, self.state.max_steps, self.progress.position)
     }
 
-    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that resumes it.
+    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that
+    /// resumes it.
     fn finish(mut self, mut control: Control) -> Result<Outcome, TrainError> {
         if matches!(control.stop, None | Some(StopReason::EarlyStopping)) {
             self.log_training()?;
@@ -380,10 +402,10 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         let scale = (scale * SquaredNorm::factor(norm, self.settings.max_gradient_norm)) as f32;
         let optimizer = &mut self.optimizer;
         optimizer.begin_step();
-        let mut index = 0;
+        let mut number = 0;
         self.model.visit(&mut |tensor| {
-            optimizer.update(index, tensor.values, tensor.gradient, rate, scale, tensor.decays);
-            index += 1;
+            optimizer.update(number, tensor, rate, scale);
+            number += 1;
         });
         Ok(norm)
     }

@@ -1,10 +1,11 @@
 //! What the trainer needs of a model and of its data.
 //!
-//! In come batches; out come sums of losses, with gradients kept by the model until they are cleared. Gradients are those of
-//! the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step, so that how rows are
-//! cut into batches does not change what is learned.
+//! A model takes batches and gives sums of losses; it keeps gradients until they are cleared. Gradients are
+//! those of the SUM of the token losses: the trainer divides by the label tokens of the whole optimizer step,
+//! so that how rows are cut into batches does not change what is learned.
 
 use garden_data::Position;
+use garden_model::compute::TrainableTensor;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -49,18 +50,6 @@ impl BatchSums {
     pub fn accuracy(&self) -> f64 {
         if self.label_tokens == 0 { 0.0 } else { self.correct as f64 / self.label_tokens as f64 }
     }
-}
-
-/// One trainable tensor.
-pub struct TrainableTensor<'a> {
-    /// Its name, stable from run to run.
-    pub name: &'a str,
-    /// What is trained.
-    pub values: &'a mut [f32],
-    /// The summed gradient.
-    pub gradient: &'a [f32],
-    /// Whether weight decay applies: to matrices, not to biases and norms.
-    pub decays: bool,
 }
 
 /// A model that the trainer can train.

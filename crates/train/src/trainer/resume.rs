@@ -1,185 +1,47 @@
-//! What a checkpoint holds of a run, and how the run goes on from it.
+//! Continues a run from a checkpoint.
 //!
-//! In comes a trainer between two steps; out comes a folder with the model's part, `optimizer.safetensors`,
-//! `trainer_state.json` and `progress.json`, and from it the same trainer again. Tensors that do not match are refused by name.
+//! Takes a checkpoint whose sums were checked and brings a trainer to where it was written. Tensors that do
+//! not match are refused by name, and so is a checkpoint of other rows: a place in one dataset means nothing
+//! in another.
 
-use super::{BatchSource, StepFacts, TrainError, TrainableModel, Trainer, TrainerState};
-use crate::{
-    checkpoint::{Checkpoint, CheckpointError, TensorFile, TensorSlice, write_tensors},
-    events::{Note, Topic},
-    optimizer::StateSlice,
+use super::{
+    BatchSource, BoxError, LogEntry, TRAINER_STATE, TrainError, TrainableModel, Trainer, TrainerSettings,
+    TrainerState,
+    progress::{PROGRESS, Progress},
+    save::OPTIMIZER,
 };
-use garden_data::Position;
-use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
-
-const OPTIMIZER: &str = "optimizer.safetensors";
-const PROGRESS: &str = "progress.json";
-
-/// What a run must remember besides the model, the optimizer and the history.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    /// The next row to use.
-    pub position: Position,
-    /// Seeds dropout; a resumed run must have the same.
-    seed: u64,
-    /// The rows that `position` is a place in.
-    data_fingerprint: u64,
-    /// The optimizer's own count.
-    optimizer_step: u64,
-    /// Step losses since the last log.
-    loss_since_log: f64,
-    steps_since_log: u64,
-    #[serde(skip)]
-    seconds_since_log: f64,
-    #[serde(skip)]
-    tokens_since_log: u64,
-    #[serde(skip)]
-    images_since_log: u64,
-    gradient_norm: f64,
-    learning_rate: f64,
-    /// The most label tokens of an evaluation: one on fewer of them cannot be the best.
-    #[serde(default)]
-    pub evaluated_tokens: Option<u64>,
-}
-
-impl Progress {
-    pub(super) fn add(&mut self, facts: &StepFacts) {
-        self.loss_since_log += facts.sums.mean_loss();
-        self.steps_since_log += 1;
-        self.seconds_since_log += facts.seconds;
-        self.tokens_since_log += facts.sums.tokens;
-        self.images_since_log += facts.sums.images;
-        self.gradient_norm = facts.gradient_norm;
-        self.learning_rate = facts.learning_rate;
-    }
-
-    /// The numbers of a log entry over the steps since the last one.
-    pub(super) fn take_log(&mut self) -> Option<BTreeMap<String, f64>> {
-        if self.steps_since_log == 0 {
-            return None;
-        }
-        let seconds = self.seconds_since_log.max(1e-9);
-        let values = BTreeMap::from([
-            ("loss".to_owned(), self.loss_since_log / self.steps_since_log as f64),
-            ("grad_norm".to_owned(), self.gradient_norm),
-            ("learning_rate".to_owned(), self.learning_rate),
-            ("tokens_per_second".to_owned(), self.tokens_since_log as f64 / seconds),
-            ("images_per_second".to_owned(), self.images_since_log as f64 / seconds),
-        ]);
-        let kept =
-            Self { position: self.position, evaluated_tokens: self.evaluated_tokens, ..Self::default() };
-        *self = kept;
-        Some(values)
-    }
-}
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use garden_model::tensor_file::{TensorFile, TensorFileError};
+use std::path::Path;
 
 impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
-    /// Writes a checkpoint of this step and removes those beyond the limit.
-    pub(super) fn save(&mut self) -> Result<Checkpoint, TrainError> {
-        let step = self.state.global_step;
-        self.check_finite()?;
-        self.progress.seed = self.settings.seed;
-        self.progress.data_fingerprint = self.settings.data_fingerprint;
-        self.progress.optimizer_step = self.optimizer.step();
-        let kept = self.callbacks.iter().filter_map(|callback| callback.keep());
-        self.state.stateful_callbacks = kept.map(|(name, value)| (name.to_owned(), value)).collect();
-        let store = self.checkpoints.clone();
-        let checkpoint = store.write(step, |dir| self.fill(dir))?;
-        if let Some(limit) = self.settings.save_limit {
-            let pruned = self.checkpoints.prune(limit, self.state.best_global_step, step);
-            if let Err(error) = pruned {
-                let text =
-                    format!("an old checkpoint could not be removed ({error}); trying again at the next one");
-                let note = Note { topic: Topic::Checkpoint, text };
-                self.tell(|callback, _| callback.on_note(&note))?;
+    fn load_optimizer(&mut self, path: &Path) -> Result<(), TensorFileError> {
+        let file = TensorFile::open(path)?;
+        for (number, name) in self.tensor_names().iter().enumerate() {
+            for (part, values) in self.optimizer.state_mut(number) {
+                file.read_into(&format!("{name}.{part}"), values.dtype(), values.bytes_mut())?;
             }
-        }
-        self.tell(|callback, state| callback.on_save(state, &checkpoint.path))?;
-        self.saved = Some(checkpoint.clone());
-        Ok(checkpoint)
-    }
-
-    fn fill(&mut self, dir: &Path) -> Result<(), super::BoxError> {
-        self.model.save(dir)?;
-        self.save_optimizer(&dir.join(OPTIMIZER))?;
-        self.state.save(dir)?;
-        garden_files::write(&dir.join(PROGRESS), &serde_json::to_vec_pretty(&self.progress)?)?;
-        for (name, contents) in &self.carried {
-            garden_files::write(&dir.join(name), contents)?;
         }
         Ok(())
-    }
-
-    /// A checkpoint of values that are not finite would be resumed from, and give nothing but NaN.
-    fn check_finite(&mut self) -> Result<(), TrainError> {
-        let mut wrong = None;
-        let (optimizer, mut index) = (&mut self.optimizer, 0);
-        self.model.visit(&mut |tensor| {
-            if !is_finite(tensor.values) {
-                wrong.get_or_insert_with(|| tensor.name.to_owned());
-            }
-            for (part, slice) in optimizer.state(index) {
-                if let StateSlice::F32(values) = slice
-                    && !is_finite(values)
-                {
-                    wrong.get_or_insert_with(|| format!("the optimizer's {part} of {}", tensor.name));
-                }
-            }
-            index += 1;
-        });
-        let step = self.state.global_step;
-        wrong.map_or(Ok(()), |tensor| Err(TrainError::NotFinite { step, tensor }))
-    }
-
-    fn save_optimizer(&mut self, path: &Path) -> Result<(), CheckpointError> {
-        let names = self.tensor_names();
-        let optimizer = &mut self.optimizer;
-        write_tensors(path, |visit| {
-            for (index, name) in names.iter().enumerate() {
-                for (part, slice) in optimizer.state(index) {
-                    let slice = match slice {
-                        StateSlice::F32(values) => TensorSlice::F32(values),
-                        StateSlice::U8(codes) => TensorSlice::U8(codes),
-                    };
-                    visit(&format!("{name}.{part}"), slice);
-                }
-            }
-        })
-    }
-
-    fn tensor_names(&mut self) -> Vec<String> {
-        let mut names = Vec::new();
-        self.model.visit(&mut |tensor| names.push(tensor.name.to_owned()));
-        names
     }
 
     /// Continues from a checkpoint whose sums were checked.
     pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let dir = &checkpoint.path;
-        let contents = |error: super::BoxError| CheckpointError::Contents(error);
+        let contents = |error: BoxError| CheckpointError::Contents(error);
         self.model.load(dir).map_err(contents)?;
-        let file = TensorFile::open(&dir.join(OPTIMIZER))?;
-        for (index, name) in self.tensor_names().iter().enumerate() {
-            for (part, slice) in self.optimizer.state(index) {
-                let name = format!("{name}.{part}");
-                match slice {
-                    StateSlice::F32(values) => file.fill_f32(&name, values)?,
-                    StateSlice::U8(codes) => file.fill_u8(&name, codes)?,
-                }
-            }
-        }
+        self.load_optimizer(&dir.join(OPTIMIZER)).map_err(|error| contents(error.into()))?;
         self.progress = read_json(&dir.join(PROGRESS))?;
         self.progress.position = self.progress.position.normalised(self.data.rows());
         self.optimizer.set_step(self.progress.optimizer_step);
         check_same_rows(&self.progress, &self.settings, dir)?;
-        let saved: TrainerState = read_json(&dir.join(super::TRAINER_STATE))?;
+        let saved: TrainerState = read_json(&dir.join(TRAINER_STATE))?;
         // What was reached comes from the checkpoint, what is planned from this run's settings.
         self.state.global_step = saved.global_step;
         self.state.epoch = saved.epoch;
         self.state.num_input_tokens_seen = saved.num_input_tokens_seen;
         self.state.log_history = saved.log_history;
-        let evaluated = |entry: &&super::LogEntry| entry.values.contains_key("eval_loss");
+        let evaluated = |entry: &&LogEntry| entry.values.contains_key("eval_loss");
         self.evaluated_at = self.state.log_history.iter().rfind(evaluated).map(|entry| entry.step);
         self.state.best_metric = saved.best_metric;
         self.state.best_global_step = saved.best_global_step;
@@ -196,9 +58,9 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
 }
 
 /// A place in the data means the same only with the same rows in the same order.
-fn check_same_rows(
+pub(super) fn check_same_rows(
     progress: &Progress,
-    settings: &super::TrainerSettings,
+    settings: &TrainerSettings,
     dir: &Path,
 ) -> Result<(), CheckpointError> {
     let differs = if progress.seed != settings.seed {
@@ -208,7 +70,7 @@ fn check_same_rows(
         )
     } else if progress.data_fingerprint != settings.data_fingerprint {
         "was made with other rows: the dataset has changed since. Go on with the rows it was made with, or choose another \
-         --output-dir to begin anew"
+         output folder to begin anew"
             .to_owned()
     } else {
         return Ok(());
@@ -216,44 +78,8 @@ fn check_same_rows(
     Err(CheckpointError::AnotherRun { path: dir.to_owned(), differs })
 }
 
-/// Whether no value is infinite or not a number.
-fn is_finite(values: &[f32]) -> bool {
-    // Not stopping at the first lets it vectorise, and there is hardly ever one.
-    values.iter().fold(true, |finite, value| finite & value.is_finite())
-}
-
-/// Why a run has nothing left to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// All steps were taken.
-    Steps,
-    /// As many evaluations as early stopping waits for brought nothing better.
-    Patience,
-}
-
-/// Why a run of `max_steps` steps with these settings and this patience has nothing left to do after a checkpoint, if that is so.
-/// An error if the checkpoint was made with other rows.
-pub fn end_of(
-    checkpoint: &Checkpoint,
-    settings: &super::TrainerSettings,
-    max_steps: u64,
-    patience: Option<u64>,
-) -> Result<Option<End>, CheckpointError> {
-    let progress: Progress = read_json(&checkpoint.path.join(PROGRESS))?;
-    check_same_rows(&progress, settings, &checkpoint.path)?;
-    let state: TrainerState = read_json(&checkpoint.path.join(super::TRAINER_STATE))?;
-    let spent =
-        state.stateful_callbacks.get(super::callback::EARLY_STOPPING).and_then(|spent| spent.as_u64());
-    Ok(if settings.is_done(state.global_step, max_steps, progress.position) {
-        Some(End::Steps)
-    } else if patience.zip(spent).is_some_and(|(patience, spent)| spent >= patience) {
-        Some(End::Patience)
-    } else {
-        None
-    })
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
+/// A small file of a checkpoint.
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
     let text = std::fs::read(path).map_err(CheckpointError::io(path))?;
     serde_json::from_slice(&text)
         .map_err(|error| CheckpointError::Damaged { path: path.to_owned(), reason: error.to_string() })

@@ -1,7 +1,8 @@
 //! Where a run stands: the file `trainer_state.json`, as Hugging Face's Trainer writes it.
 //!
-//! In come the steps, evaluations and logs of a run; out comes what other tools read to plot a curve or find the best
-//! checkpoint. A resumed run continues from the state in its checkpoint, so the history has neither gaps nor doubles.
+//! Collects the steps, evaluations and logs of a run for tools that plot a curve or look for the best
+//! checkpoint. A resumed run continues from the state in its checkpoint, so the history has neither gaps nor
+//! duplicates.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io, path::Path};
@@ -9,8 +10,8 @@ use std::{collections::BTreeMap, io, path::Path};
 /// The state's file name.
 pub const TRAINER_STATE: &str = "trainer_state.json";
 
-/// Entries that a history holds at most. Every checkpoint carries the history, so it must not grow with the run; a
-/// chart shows no more points.
+/// Entries that a history holds at most. Every checkpoint carries the history, so it must not grow with the
+/// run; a chart shows no more points.
 const MOST_ENTRIES: usize = 4096;
 
 /// One line of the history: the numbers logged at a step.
@@ -83,8 +84,8 @@ impl TrainerState {
         Ok(serde_json::from_slice(&std::fs::read(dir.join(TRAINER_STATE))?)?)
     }
 
-    /// Adds an entry. Beyond [`MOST_ENTRIES`] some go, so that those that stay are evenly spread over the run. The first, the newest, the best
-    /// evaluation and as many evaluations as there is room for stay.
+    /// Adds an entry. Beyond [`MOST_ENTRIES`] some go, so that those that stay are evenly spread over the
+    /// run. The first, the newest, the best evaluation and as many evaluations as there is room for stay.
     pub(super) fn add_to_history(&mut self, entry: LogEntry) {
         self.log_history.push(entry);
         if self.log_history.len() <= MOST_ENTRIES {

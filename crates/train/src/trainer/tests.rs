@@ -6,6 +6,7 @@ use crate::{
     schedule::{Shape, Warmup},
     testing::uniform,
 };
+use garden_model::{MatrixShape, compute::TrainableTensor};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 const CLASSES: usize = 3;
@@ -77,6 +78,7 @@ impl TrainableModel for ToyModel {
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
         visit(TrainableTensor {
             name: "weights",
+            shape: MatrixShape { rows: CLASSES, columns: FEATURES },
             values: &mut self.weights,
             gradient: &self.gradient,
             decays: true,
@@ -202,7 +204,7 @@ fn settings() -> TrainerSettings {
 }
 
 fn schedule(settings: &TrainerSettings, data: &ToyData) -> Schedule {
-    let (_, steps) = settings.steps(data.usable_rows(), data.batch_size());
+    let steps = settings.steps(data.usable_rows(), data.batch_size()).total;
     Schedule::new(Shape::Linear, 0.1, Warmup::Steps(2), steps).unwrap()
 }
 
@@ -218,7 +220,8 @@ fn train(
     let store = CheckpointStore::open(dir).unwrap();
     let found = store.newest().unwrap();
     let schedule = schedule(&settings, data);
-    let mut trainer = Trainer::new(&mut model, data, evaluation, settings, schedule, store, callbacks);
+    let rows = TrainingData { training: data, evaluation };
+    let mut trainer = Trainer::new(&mut model, rows, settings, schedule, store, callbacks);
     if let Some(checkpoint) = &found.newest {
         trainer.resume(checkpoint)?;
     }
@@ -286,7 +289,7 @@ fn a_finished_run_has_nothing_left_to_do() {
     assert!(again.noise.is_empty(), "no batch was trained on");
     assert_eq!(outcome.checkpoint.step, outcome.state.max_steps);
     let finished = |settings: &TrainerSettings, patience| {
-        let (_, steps) = settings.steps(20, 4);
+        let steps = settings.steps(20, 4).total;
         end_of(&outcome.checkpoint, settings, steps, patience).map_err(|error| error.to_string())
     };
     assert_eq!(finished(&settings(), None), Ok(Some(End::Steps)));
@@ -486,7 +489,7 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert_eq!(outcome.stopped, Some(StopReason::EarlyStopping));
     assert_eq!((again.weights, again.noise.len()), (first.weights, 0));
     assert_eq!(outcome.state.log_history, stopped.state.log_history);
-    let (_, steps) = settings.steps(20, 4);
+    let steps = settings.steps(20, 4).total;
     let finished = |patience| end_of(&outcome.checkpoint, &settings, steps, Some(patience)).unwrap();
     assert_eq!(finished(2), Some(End::Patience), "more epochs would not make it go on");
     assert_eq!(finished(4), None, "more patience would");
@@ -494,7 +497,8 @@ fn a_run_that_stopped_early_has_come_to_its_end() {
     assert!(patient.state.global_step > stopped.state.global_step, "with more patience it goes on");
 }
 
-/// Twenty rows in batches of four, of which four are dropped: four steps an epoch. In the first epoch the last row is one of them.
+/// Twenty rows in batches of four, of which four are dropped: four steps an epoch. In the first epoch the
+/// last row is one of them.
 fn partly_dropped() -> (TrainerSettings, ToyData) {
     let settings = TrainerSettings { accumulation: 1, logging_steps: 1, save: When::Epoch, ..settings() };
     (settings, ToyData { dropped: |row| row % 5 == 4, ..ToyData::new(20, 4) })
@@ -559,7 +563,14 @@ fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_sam
     std::fs::write(&path, progress.to_string()).unwrap();
     let (mut model, mut data) = (ToyModel::new(), rows());
     let schedule = schedule(&settings(), &data);
-    let mut trainer = Trainer::new(&mut model, &mut data, None, settings(), schedule, store, vec![]);
+    let mut trainer = Trainer::new(
+        &mut model,
+        TrainingData { training: &mut data, evaluation: None },
+        settings(),
+        schedule,
+        store,
+        vec![],
+    );
     trainer.resume(&checkpoint).unwrap();
     assert_eq!(trainer.progress.position, Position::start_of(1));
     trainer.run().unwrap();
@@ -666,7 +677,8 @@ fn divergence_is_an_error_that_names_the_step() {
 #[test]
 fn values_that_are_not_finite_are_never_written() {
     let dir = tempfile::tempdir().unwrap();
-    // A decay that overflows as soon as the warm-up gives a rate: the second loss is fine, the values after its step are not.
+    // A decay that overflows as soon as the warm-up gives a rate: the second loss is fine, the values after
+    // its step are not.
     let adam = AdamSettings { weight_decay: 1e300, ..settings().adam };
     let settings = TrainerSettings { adam, save: When::Steps(1), max_steps: Some(2), ..settings() };
     let error = train(dir.path(), settings, &mut ToyData::new(40, 4), None, vec![]).err().unwrap();

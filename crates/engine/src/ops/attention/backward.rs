@@ -1,17 +1,19 @@
 //! Attention, backward: scores are computed again, a tile at a time, from the log-sum-exp of the forward.
 //!
-//! In come the forward's rows and results and the gradient of the results; out come the gradients of queries, keys and
-//! values. A task owns one key head of one segment with all its query heads, so that what several queries give to one key
-//! is added in one order.
+//! Takes the forward's rows and results and the gradient of the results, and gives the gradients of queries,
+//! keys and values. A task owns one key head of one segment with all its query heads, so that what several
+//! queries give to one key is added in one order.
 
 use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
+use crate::ops::RowsMut;
 use crate::ops::math::{dot, exp};
 use crate::product::fits;
 use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
-/// Queries of a tile; as many as [`KEYS`] keeps the ten tiles of a step (300 KiB at a head size of 128) in the L2.
+/// Queries of a tile; as many as [`KEYS`] keeps the ten tiles of a step (300 KiB at a head size of 128) in
+/// the L2.
 const QUERIES: usize = 64;
 
 /// What the forward was given and gave.
@@ -29,8 +31,9 @@ pub struct Saved<'a> {
     pub log_sum_exp: &'a [f32],
 }
 
-/// Writes the gradients of queries, keys and values into rows of `grad_qkv`, one after another, `stride` apart.
-pub fn backward(shape: &Shape<'_>, saved: &Saved<'_>, grad_out: &[f32], grad_qkv: &mut [f32], stride: usize) {
+/// Writes the gradients of queries, keys and values into rows of `grad_qkv`, one after another.
+pub fn backward(shape: &Shape<'_>, saved: &Saved<'_>, grad_out: &[f32], grad_qkv: RowsMut<'_>) {
+    let RowsMut { data: grad_qkv, stride } = grad_qkv;
     shape.check(saved.q, saved.k, saved.v);
     let rows = shape.tokens() * shape.heads;
     let whole = |data: &[f32]| data.len() == rows * shape.head_dim;
@@ -175,9 +178,11 @@ impl Pass<'_> {
             &mut self.tiles;
         let size = Size { m, n: n.next_multiple_of(PAD), k: shape.head_dim };
         let left = Left { data: queries, row: *width, step: 1 };
-        tile::product(lanes, scores, left, keys_across, (KEYS, KEYS), size, false);
+        let scores_out = RowsMut { data: scores, stride: KEYS };
+        tile::product(lanes, scores_out, left, Rows { data: keys_across, stride: KEYS }, size, false);
         let left = Left { data: grad_results, row: *width, step: 1 };
-        tile::product(lanes, grad_scores, left, values_across, (KEYS, KEYS), size, false);
+        let grads_out = RowsMut { data: grad_scores, stride: KEYS };
+        tile::product(lanes, grads_out, left, Rows { data: values_across, stride: KEYS }, size, false);
         let start = self.start;
         lanes.enter(
             #[inline(always)]
@@ -202,15 +207,18 @@ impl Pass<'_> {
     fn gradients<L: Lanes>(&mut self, lanes: L, m: usize, n: usize) {
         let tiles = &mut self.tiles;
         let width = tiles.width;
-        let both = (width, width);
+        let rows = |data| Rows { data, stride: width };
         let to_keys = Size { m: n, n: width, k: m };
         let left = Left { data: tiles.scores, row: 1, step: KEYS };
-        tile::product(lanes, tiles.grad_values, left, tiles.grad_results, both, to_keys, true);
+        let out = RowsMut { data: tiles.grad_values, stride: width };
+        tile::product(lanes, out, left, rows(tiles.grad_results), to_keys, true);
         let left = Left { data: tiles.grad_scores, row: 1, step: KEYS };
-        tile::product(lanes, tiles.grad_keys, left, tiles.queries, both, to_keys, true);
+        let out = RowsMut { data: tiles.grad_keys, stride: width };
+        tile::product(lanes, out, left, rows(tiles.queries), to_keys, true);
         let left = Left { data: tiles.grad_scores, row: KEYS, step: 1 };
         let to_queries = Size { m, n: width, k: n };
-        tile::product(lanes, tiles.grad_queries, left, tiles.keys, both, to_queries, false);
+        let out = RowsMut { data: tiles.grad_queries, stride: width };
+        tile::product(lanes, out, left, rows(tiles.keys), to_queries, false);
     }
 
     /// The first tile of keys reaches every query, so it begins their gradients and the others add.

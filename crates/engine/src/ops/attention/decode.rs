@@ -1,7 +1,7 @@
-//! One new token against the keys and values kept of those before it, as generation needs it.
+//! Attends one new token to the keys and values kept of those before it, as generation needs it.
 //!
-//! In come the query heads of one token and the cache's rows; out comes the attended row. Every key is read once for all
-//! query heads that share it; the caller's scratch holds one score a head and key.
+//! Takes the query heads of one token and the cache's rows, and gives the attended row. Every key is read
+//! once for all query heads that share it; the caller's scratch holds one score a head and key.
 
 use super::Rows;
 use crate::ops::math::{dot, softmax};
@@ -14,16 +14,32 @@ pub fn decode_scratch_len(heads: usize, keys: usize) -> usize {
     heads.saturating_mul(keys)
 }
 
-/// Attends one token's `heads` query heads to `count` keys; `q` and `out` hold `heads * head_dim` values.
-pub fn decode(
-    (heads, kv_heads, head_dim): (usize, usize, usize),
-    q: &[f32],
-    keys: Rows<'_>,
-    values: Rows<'_>,
-    count: usize,
-    out: &mut [f32],
-    scratch: &mut [f32],
-) {
+/// The heads of a token.
+#[derive(Debug, Clone, Copy)]
+pub struct Heads {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; each serves `heads / kv_heads` query heads.
+    pub kv_heads: usize,
+    /// Values of a head.
+    pub head_dim: usize,
+}
+
+/// What is kept of the tokens so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Past<'a> {
+    /// Key rows.
+    pub keys: Rows<'a>,
+    /// Value rows.
+    pub values: Rows<'a>,
+    /// Tokens.
+    pub count: usize,
+}
+
+/// Attends one token's query heads to all tokens of `past`; `q` and `out` hold the values of all query heads.
+pub fn decode(heads: Heads, q: &[f32], past: Past<'_>, out: &mut [f32], scratch: &mut [f32]) {
+    let Heads { heads, kv_heads, head_dim } = heads;
+    let Past { keys, values, count } = past;
     assert!(count > 0 && kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads of attention");
     assert!(head_dim > 0 && heads.checked_mul(head_dim) == Some(q.len()), "a token's heads");
     assert!(out.len() == q.len(), "a token's results");

@@ -1,19 +1,22 @@
 //! Attention, forward: a tile of queries passes over the keys with a running maximum and sum.
 //!
-//! In come query, key and value rows; out come attended rows and their log-sum-exp. A task owns some tokens of one
-//! segment for all query heads that share a key head, so that keys and values are rearranged once for the group.
+//! Takes query, key and value rows, and gives attended rows and their log-sum-exp. A task owns some tokens of
+//! one segment for all query heads that share a key head, so that keys and values are rearranged once for the
+//! group.
 
 use super::tile::{self, KEYS, Left, PAD, Part, Shared, Size};
 use super::{Rows, Shape};
+use crate::ops::RowsMut;
 use crate::ops::math::{exp, exponentials, largest, reference};
 use crate::simd::{Kernel, Lanes, dispatch};
 use rayon::prelude::*;
 
-/// Query rows of a task, over all heads of its group: enough to make the rearranging of keys cheap, and few enough
-/// for queries and results (256 KiB at a head size of 128) to stay in the L2.
+/// Query rows of a task, over all heads of its group: enough to make the rearranging of keys cheap, and few
+/// enough for queries and results (256 KiB at a head size of 128) to stay in the L2.
 const QUERIES: usize = 256;
 
-/// Attends every query to the keys of its segment. `out` is `tokens x heads * head_dim`, `log_sum_exp` `tokens x heads`.
+/// Attends every query to the keys of its segment. `out` is `tokens x heads * head_dim`, `log_sum_exp`
+/// `tokens x heads`.
 pub fn forward(
     shape: &Shape<'_>,
     q: Rows<'_>,
@@ -147,7 +150,8 @@ impl Pass<'_> {
         let rows = g * count + skip..(g + 1) * count;
         let left = Left { data: &queries[rows.start * width..], row: width, step: 1 };
         let size = Size { m: rows.len(), n: padded, k: shape.head_dim };
-        tile::product(lanes, scores, left, keys, (KEYS, KEYS), size, false);
+        let out = RowsMut { data: scores, stride: KEYS };
+        tile::product(lanes, out, left, Rows { data: keys, stride: KEYS }, size, false);
         let results = &mut results[rows.start * width..rows.end * width];
         lanes.enter(
             #[inline(always)]
@@ -164,7 +168,8 @@ impl Pass<'_> {
         );
         let left = Left { data: scores, row: KEYS, step: 1 };
         let size = Size { m: rows.len(), n: width, k: n };
-        tile::product(lanes, results, left, values, (width, width), size, true);
+        let out = RowsMut { data: results, stride: width };
+        tile::product(lanes, out, left, Rows { data: values, stride: width }, size, true);
     }
 
     fn store(&self) {
@@ -184,7 +189,8 @@ impl Pass<'_> {
     }
 }
 
-/// Turns scores into their exponentials below a new maximum; gives what earlier results are to be multiplied with.
+/// Turns scores into their exponentials below a new maximum; gives what earlier results are to be multiplied
+/// with.
 #[inline(always)]
 fn soften(scores: &mut [f32], seen: usize, maximum: &mut f32, sum: &mut f32) -> f32 {
     scores[seen..].fill(f32::NEG_INFINITY);

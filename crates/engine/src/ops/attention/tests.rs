@@ -1,4 +1,5 @@
 use super::*;
+use crate::ops::RowsMut;
 use crate::ops::testing::{Numbers, assert_close, assert_gradient, to_f64, weighted};
 
 /// Queries, keys and values in one row a token, as a fused projection leaves them, with a gap at the end.
@@ -58,7 +59,8 @@ impl Case {
         let saved = Saved { q, k, v, out: &out, log_sum_exp: &log_sum_exp };
         // What lies between the rows is left alone; it was zero and has no gradient.
         let mut grads = vec![0.0; self.qkv.len()];
-        backward(&self.shape(), &saved, &self.grad_out, &mut grads, self.stride());
+        let rows = RowsMut { data: &mut grads, stride: self.stride() };
+        backward(&self.shape(), &saved, &self.grad_out, rows);
         grads
     }
 
@@ -173,7 +175,8 @@ fn decoding_a_token_gives_what_the_whole_sequence_gives() {
             let mut out = vec![f32::NAN; width];
             let mut scratch = vec![f32::NAN; decode_scratch_len(heads, count)];
             let token = &q.data[last * q.stride..][..width];
-            decode((heads, kv_heads, head_dim), token, k, v, count, &mut out, &mut scratch);
+            let past = Past { keys: k, values: v, count };
+            decode(Heads { heads, kv_heads, head_dim }, token, past, &mut out, &mut scratch);
             let expected = to_f64(&expected[last * width..][..width]);
             assert_close(&format!("{count} keys"), &out, &expected, 2e-6);
         }
@@ -194,11 +197,16 @@ fn shapes_whose_sizes_wrap_are_refused() {
     let rows = Rows { data: &data, stride: 4 };
     let saved = Saved { q: rows, k: rows, v: rows, out: &data[..36], log_sum_exp: &data[..9] };
     let shape = shape(1, 4, &[0, 9]);
-    assert!(refuses(&|| backward(&shape, &saved, &data[..36], &mut [0.0; 64], 1 << 61)));
+    assert!(refuses(&|| {
+        let grads = RowsMut { data: &mut [0.0; 64], stride: 1 << 61 };
+        backward(&shape, &saved, &data[..36], grads);
+    }));
 
     let decode = |heads: (usize, usize, usize), stride| {
         let rows = Rows { data: &data, stride };
-        decode(heads, &data[..4], rows, rows, 9, &mut [0.0; 4], &mut [0.0; 64]);
+        let (heads, kv_heads, head_dim) = heads;
+        let past = Past { keys: rows, values: rows, count: 9 };
+        decode(Heads { heads, kv_heads, head_dim }, &data[..4], past, &mut [0.0; 4], &mut [0.0; 64]);
     };
     decode((1, 1, 4), 4);
     assert!(refuses(&|| decode((1, 1, 4), 1 << 61)));

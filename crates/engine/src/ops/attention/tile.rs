@@ -1,7 +1,7 @@
 //! Tiles: small matrices that stay in the cache, and their copies out of wider rows.
 //!
-//! In come slices of a thread's scratch with rows padded to [`PAD`]; out come copies of heads, straight or transposed. Padding is
-//! always zero on the way in, so whole registers can be read and written everywhere.
+//! A tile is a slice of a thread's scratch with rows padded to [`PAD`]. Heads are copied into it straight or
+//! transposed. Padding is always zero, so whole registers can be read and written everywhere.
 
 use super::Rows;
 pub(super) use crate::product::direct::{Left, PAD, Size, product};
@@ -9,8 +9,8 @@ use crate::simd::Lanes;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-/// Keys of a tile: exactly a vision window, so that windows waste nothing; two columns of registers of a tile's transposed
-/// keys (16 KiB at a head size of 128) stay in the L1.
+/// Keys of a tile: exactly a vision window, so that windows waste nothing; two columns of registers of a
+/// tile's transposed keys (16 KiB at a head size of 128) stay in the L1.
 pub(super) const KEYS: usize = 64;
 
 /// Runs `work` with `len` values that this thread keeps for its next task.

@@ -1,16 +1,16 @@
-//! The way back through a block.
+//! The backward of a block.
 //!
-//! In come the gradient of a block's output and what its forward kept; out come the gradient of its input, in the same place,
-//! and those of what is trained in it. Frozen layers only pass gradients on.
+//! Takes the gradient of a block's output and what its forward kept, and gives the gradient of its input, in
+//! the same place, and those of what is trained in it. Frozen layers only pass gradients on.
 
 use super::super::model::{Gradients, Projection};
 use super::super::slots::{BackwardWork, BlockSlots, Kept, Work};
-use super::{Pass, Room, gather, masked};
-use garden_engine::arena::{Arena, Slot};
+use super::{Inner, Pass, Room, gather, masked};
 use garden_engine::ops::attention::{self, Saved};
 use garden_engine::ops::dropout::Mask;
-use garden_engine::ops::{Write, norm, rotary, swiglu};
+use garden_engine::ops::{Rows, RowsMut, Write, norm, rotary, swiglu};
 use garden_engine::product::{Output, Start, multiply, scratch_len};
+use garden_engine::{Arena, Slot};
 
 impl Pass<'_> {
     /// A layer with the gradient of its output and what forward kept for it.
@@ -18,14 +18,15 @@ impl Pass<'_> {
         &self,
         projection: &'b Projection<'a>,
         rows: usize,
-        grad: (&'b [f32], usize),
+        grad: Rows<'b>,
         narrow: &'b [f32],
     ) -> Trained<'a, 'b> {
         Trained { projection, rows, grad, narrow, mask: projection.mask(self.dropout) }
     }
 
-    /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the lowest trained
-    /// layer (`to_input` false), where nobody reads it. A block without slots for a backward is passed over.
+    /// Turns the gradient of the block's output in `grad` into that of its input; leaves it undone below the
+    /// lowest trained layer (`to_input` false), where nobody reads it. A block without slots for a backward
+    /// is passed over.
     pub(in super::super) fn backward(
         &self,
         arena: &mut Arena,
@@ -39,10 +40,11 @@ impl Pass<'_> {
             true => self.recompute(arena, slots.input, kept, &work.work),
             false => self.normed_again(arena, kept, &work.work),
         }
-        self.backward_mlp(arena, kept, work, grad, slots.recompute, gradients);
+        let buffers = Buffers { input: slots.input, kept, work, grad, recompute: slots.recompute };
+        self.backward_mlp(arena, &buffers, gradients);
         arena.reach(self.moment + 2);
-        self.backward_out(arena, kept, work, grad, gradients);
-        self.backward_attention(arena, slots.input, kept, work, grad, to_input, gradients);
+        self.backward_out(arena, &buffers, gradients);
+        self.backward_attention(arena, &buffers, to_input, gradients);
     }
 
     /// What the MLP's layers read, where it was not kept.
@@ -55,15 +57,8 @@ impl Pass<'_> {
         norm::forward(middle, self.block.norm2, shape.epsilon, normed, &mut inverse[..rows]);
     }
 
-    fn backward_mlp(
-        &self,
-        arena: &mut Arena,
-        kept: &Kept,
-        work: &BackwardWork,
-        grad: Slot,
-        recompute: bool,
-        gradients: &mut Gradients,
-    ) {
+    fn backward_mlp(&self, arena: &mut Arena, buffers: &Buffers<'_>, gradients: &mut Gradients) {
+        let Buffers { kept, work, grad, recompute, .. } = *buffers;
         let (shape, block, rows) = (&self.shape, &self.block, self.rows_after());
         let [middle, inverse, gate, up, narrow, normed, mlp, dropped, grad_normed, grad_narrow, grad] = arena
             .get([
@@ -87,15 +82,21 @@ impl Pass<'_> {
             let (activated, packed) = mlp.split_at_mut(gate.len());
             let room = &mut Room { dropped, packed };
             if recompute {
-                self.expand(&part, normed, narrow, gate, up, room);
-                self.activate(&part, gate, up, narrow, activated, room);
+                let mut inner = Inner {
+                    columns: part.clone(),
+                    gate: &mut *gate,
+                    up: &mut *up,
+                    activated: &mut *activated,
+                };
+                self.expand(&mut inner, normed, narrow, room);
+                self.activate(&mut inner, narrow, room);
             } else {
                 swiglu::forward(gate, up, activated);
             }
             let down = block.down.of_inputs(&part);
             let down_narrow = self.narrow(self.down(), grad_narrow);
-            let down =
-                self.trained(&down, rows, (&grad[..wide], shape.width), self.narrow(self.down(), narrow));
+            let grad_out = Rows { data: &grad[..wide], stride: shape.width };
+            let down = self.trained(&down, rows, grad_out, self.narrow(self.down(), narrow));
             down.gradients(activated, down_narrow, gradients, room);
             // The activation has done its work: its place takes its own gradient.
             input_gradient(&[(&down, down_narrow)], activated, room);
@@ -107,7 +108,8 @@ impl Pass<'_> {
             let len = self.rows * shape.rank;
             let (of_gate, of_up) = grad_narrow[self.gate() * len..].split_at_mut(len);
             let [gate, up] = layers.each_ref().map(|(layer, grad, index)| {
-                self.trained(layer, rows, (grad, part.len()), &narrow[index * len..][..len])
+                let grad = Rows { data: grad, stride: part.len() };
+                self.trained(layer, rows, grad, &narrow[index * len..][..len])
             });
             gate.gradients(normed, of_gate, gradients, room);
             up.gradients(normed, &mut of_up[..len], gradients, room);
@@ -121,14 +123,8 @@ impl Pass<'_> {
     }
 
     /// Back through the projection after attention, and to all rows again where only some went on.
-    fn backward_out(
-        &self,
-        arena: &mut Arena,
-        kept: &Kept,
-        work: &BackwardWork,
-        grad: Slot,
-        gradients: &mut Gradients,
-    ) {
+    fn backward_out(&self, arena: &mut Arena, buffers: &Buffers<'_>, gradients: &mut Gradients) {
+        let Buffers { kept, work, grad, .. } = *buffers;
         let (shape, rows) = (&self.shape, self.rows_after());
         let [attended, narrow, normed, grad_attended, grad_narrow, grad, dropped, packed] = arena.get([
             kept.attended,
@@ -144,7 +140,8 @@ impl Pass<'_> {
         let (wide, all) = (rows * shape.width, self.rows * shape.width);
         let out_narrow = self.narrow(shape.qkv_parts, grad_narrow);
         let narrow = self.narrow(shape.qkv_parts, narrow);
-        let out = self.trained(&self.block.out, rows, (&grad[..wide], shape.width), narrow);
+        let grad_out = Rows { data: &grad[..wide], stride: shape.width };
+        let out = self.trained(&self.block.out, rows, grad_out, narrow);
         let attended = match self.picked {
             None => &attended[..wide],
             Some(picked) => gather(attended, picked, shape.width, normed),
@@ -157,17 +154,14 @@ impl Pass<'_> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn backward_attention(
         &self,
         arena: &mut Arena,
-        input: Slot,
-        kept: &Kept,
-        work: &BackwardWork,
-        grad: Slot,
+        buffers: &Buffers<'_>,
         to_input: bool,
         gradients: &mut Gradients,
     ) {
+        let Buffers { input, kept, work, grad, .. } = *buffers;
         let (shape, block, rows) = (&self.shape, &self.block, self.rows);
         let wide = rows * shape.width;
         let [qkv, attended, log_sum_exp, grad_attended, grad_qkv, cos, sin] = arena.get([
@@ -184,14 +178,11 @@ impl Pass<'_> {
         let saved = Saved { q, k, v, out: &attended[..wide], log_sum_exp };
         let stride = shape.qkv_width();
         let grad_qkv = &mut grad_qkv[..rows * stride];
-        attention::backward(
-            &shape.attention(self.segments),
-            &saved,
-            &grad_attended[..wide],
-            grad_qkv,
-            stride,
-        );
-        rotary::backward(grad_qkv, stride, shape.heads + shape.kv_heads, self.table(cos, sin));
+        let attention = shape.attention(self.segments);
+        let grads = RowsMut { data: &mut *grad_qkv, stride };
+        attention::backward(&attention, &saved, &grad_attended[..wide], grads);
+        let grads = RowsMut { data: grad_qkv, stride };
+        rotary::backward(grads, shape.heads + shape.kv_heads, self.table(cos, sin));
 
         let [x, inverse, narrow, normed, grad_normed, grad_qkv, grad_narrow, grad, dropped, packed] = arena
             .get([
@@ -215,7 +206,7 @@ impl Pass<'_> {
         let mut column = 0;
         let mut layers = Vec::with_capacity(block.qkv.len());
         for (index, projection) in block.qkv.iter().enumerate() {
-            let grad = (&grad_qkv[column..], stride);
+            let grad = Rows { data: &grad_qkv[column..], stride };
             let trained = self.trained(projection, rows, grad, &narrow[index * len..][..len]);
             trained.gradients(normed, self.narrow(index, grad_narrow), gradients, room);
             layers.push(trained);
@@ -233,6 +224,18 @@ impl Pass<'_> {
         }
         norm::backward(x, block.norm1, inverse, grad_normed, Write::Add, &mut grad[..wide]);
     }
+}
+
+/// The buffers of a block on its way back.
+struct Buffers<'a> {
+    /// Input of the block.
+    input: Slot,
+    kept: &'a Kept,
+    work: &'a BackwardWork,
+    /// Gradient of the output, then of the input.
+    grad: Slot,
+    /// Whether the parts of the MLP are to be computed again.
+    recompute: bool,
 }
 
 /// Moves the first rows to the places of the picked ones, ascending, and clears all others.
@@ -255,8 +258,8 @@ fn spread(rows: &mut [f32], picked: &[usize], width: usize) {
 pub(in super::super) struct Trained<'a, 'b> {
     pub projection: &'b Projection<'a>,
     pub rows: usize,
-    /// Gradient of the output, and how far its rows are apart.
-    pub grad: (&'b [f32], usize),
+    /// Gradient of the output.
+    pub grad: Rows<'b>,
     /// The narrow product that forward kept.
     pub narrow: &'b [f32],
     /// What was dropped from the input of its pair.
@@ -290,9 +293,10 @@ impl Trained<'_, '_> {
     }
 }
 
-/// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is a sum of
-/// products, of as many at a time as there is room to pack; pairs with dropout come last, their gradient goes through the
-/// mask first. Layers given as parts of their outputs go on with the sum in `out`, unless they are the first parts.
+/// The gradient of the one input of all `layers`, each given with the gradient of its narrow product. It is a
+/// sum of products, of as many at a time as there is room to pack; pairs with dropout come last, their
+/// gradient goes through the mask first. Layers given as parts of their outputs go on with the sum in `out`,
+/// unless they are the first parts.
 pub(in super::super) fn input_gradient(
     layers: &[(&Trained<'_, '_>, &[f32])],
     out: &mut [f32],

@@ -1,11 +1,11 @@
 //! NF4 against bitsandbytes, bit for bit: codes, scales, offset, map and the values they stand for.
 
-use garden_engine::dynamic_map::DynamicMap;
-use garden_engine::nf4::{Nf4, Scales};
+use super::{Nf4, Scales};
+use crate::DynamicMap;
 use serde_json::Value;
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("goldens/nf4.json")).unwrap()
+    serde_json::from_str(include_str!("../../tests/goldens/nf4.json")).unwrap()
 }
 
 /// The values of the golden tensors, made from integers so that Python makes the same ones.

@@ -1,10 +1,6 @@
 //! Trains an adapter from a program of its own: `cargo run --release --example train -- MODEL ROWS OUTPUT`.
 
-use garden_train::{
-    Cancel, Event, RunError,
-    config::{RunConfig, TrainOptions},
-    train,
-};
+use garden_train::{Cancel, Event, RunConfig, RunError, TrainOptions, train};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [model, rows, output] =

@@ -12,7 +12,7 @@ use garden_engine::product::{self, Matrix, Output, Right, Start, Term, multiply}
 use garden_model::compute::{MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes};
 use garden_model::init::{Plan, Preset};
 use garden_model::{Adapter, Checkpoint, ModelConfig, ModelWeights, Precision};
-use garden_train::optimizer::{AdamSettings, Optimizer, OptimizerKind};
+use garden_train::{AdamSettings, Optimizer, OptimizerKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;

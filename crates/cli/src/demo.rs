@@ -7,7 +7,7 @@ use crate::{
     train_vision::{Lines, Terminal, supervised},
 };
 use anyhow::{Result, bail};
-use garden_train::{Cancel, demo::demo};
+use garden_train::{Cancel, demo};
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\

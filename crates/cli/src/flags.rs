@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use garden_data::processor::PixelLimits;
 use garden_model::Precision;
-use garden_train::config::{FrontEndOptions, TrainOptions};
+use garden_train::{FrontEndOptions, TrainOptions};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 

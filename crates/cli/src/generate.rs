@@ -7,10 +7,7 @@ use crate::{
 use anyhow::{Context, Result};
 use garden_data::{BadRow, MAX_IMAGE_BYTES, missing::check_folder};
 use garden_memory::units::counted;
-use garden_train::{
-    ModelFolder,
-    generate::{GenerateError, Interpreter, Prompt, Sampling, load, question},
-};
+use garden_train::{GenerateError, Interpreter, ModelFolder, Prompt, Sampling, load_model, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, Read, Write, stderr, stdout},
@@ -69,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let prompt = prompt(args, &mut interpreter)?;
     let bar =
         ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
-    let model = load(&folder, args.adapter.as_deref(), args.weights.precision(), |share| {
+    let model = load_model(&folder, args.adapter.as_deref(), args.weights.precision(), |share| {
         bar.set_position((1000.0 * share) as u64);
     })?;
     bar.finish_and_clear();

@@ -3,7 +3,7 @@
 use clap::{Args as Flags, ValueEnum};
 use garden_memory::ByteSize;
 use garden_model::init::{Plan, Preset};
-use garden_train::numbers::grouped;
+use garden_train::grouped;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use std::process::ExitCode;

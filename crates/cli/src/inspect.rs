@@ -5,7 +5,7 @@ use crate::progress::Format;
 use clap::Args as Flags;
 use garden_memory::{ByteSize, units::counted};
 use garden_model::inspect::{AdapterReport, FileReport, ModelReport, Report, inspect};
-use garden_train::numbers::grouped;
+use garden_train::grouped;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -272,7 +272,11 @@ fn flags_in(text: &str) -> BTreeSet<String> {
 /// What a source file says to people: no comments, no tests.
 fn said_in(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
-    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let text = text
+        .split("#[cfg(test")
+        .next()
+        .and_then(|text| text.split("#[cfg(all(test").next())
+        .unwrap_or_default();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 

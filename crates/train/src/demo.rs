@@ -8,7 +8,7 @@ use crate::{
     announce::Announcer,
     cancel::Cancel,
     config::{RunConfig, TrainOptions},
-    events::{EndReason, Observer, Topic},
+    event::{EndReason, Observer, Topic},
     generate::{self, Interpreter, Sampling},
     model_folder::ModelFolder,
     optimizer::OptimizerKind,
@@ -139,7 +139,7 @@ fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> 
     let (model, held_out) = (folder.join("model"), folder.join("held-out"));
     let model = ModelFolder::open(&model).map_err(other)?;
     let mut interpreter = Interpreter::new(&model, PixelLimits::default()).map_err(other)?;
-    let model = generate::load(&model, adapter, Precision::AsStored, |_| {}).map_err(other)?;
+    let model = generate::load_model(&model, adapter, Precision::AsStored, |_| {}).map_err(other)?;
     let dataset = Dataset::open(&held_out.to_string_lossy(), &DatasetOptions::default(), &())?;
     let dataset = Arc::new(dataset);
     let mut reader = RowReader::new(dataset.clone());

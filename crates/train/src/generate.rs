@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Instant,
 };
 
@@ -92,7 +91,7 @@ pub struct Answer {
 }
 
 /// Loads a model to ask, with an adapter if one is given; `progress` is told the share loaded.
-pub fn load(
+pub fn load_model(
     folder: &ModelFolder,
     adapter: Option<&Path>,
     precision: Precision,

@@ -6,7 +6,7 @@
 use crate::{
     announce::Announcer,
     config::{MemoryConfig, OnMemoryLimit},
-    events::{Event, MemoryReading, MemoryVerdict, Topic},
+    event::{Event, MemoryReading, MemoryVerdict, Topic},
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{

@@ -5,7 +5,7 @@ use garden_model::{
     init::{Plan, Preset},
     parameters, read_matrix,
 };
-use garden_train::merge::{MergeError, MergedAs, merge};
+use garden_train::{MergeError, Merged, MergedAs, merge};
 use half::bf16;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ fn folders(strength: f32) -> (Folders, Adapter) {
     (Folders { _temporary: temporary, base, adapter: adapter_dir, output }, adapter)
 }
 
-fn run(folders: &Folders, merged_as: MergedAs) -> Result<garden_train::merge::Merged, MergeError> {
+fn run(folders: &Folders, merged_as: MergedAs) -> Result<Merged, MergeError> {
     merge(&folders.base, &folders.adapter, &folders.output, merged_as, |_| {})
 }
 

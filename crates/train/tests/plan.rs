@@ -3,11 +3,9 @@
 use garden_data::create::{CreateOptions, Kind, create};
 use garden_model::init::{Plan, Preset};
 use garden_train::{
-    Cancel, ModelFolder,
-    config::{Checkpointing, RunConfig, TrainOptions},
+    Cancel, Checkpointing, ModelFolder, RunConfig, Source, TrainOptions,
     events::{EndReason, Event},
-    plan::{Source, plan, room},
-    run::{open_data, train},
+    open_data, plan, room, train,
 };
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use super::Advice;
 use garden_model::{CheckpointError, ConfigError, LoraError, compute::PlanError, init::InitError};
-use garden_train::{merge::MergeError, plan::SourceError, run::RunError};
+use garden_train::{MergeError, RunError, SourceError};
 use std::error::Error;
 
 /// What the command line adds to an error of `garden-model` or of a merge. Errors that only pass another one

@@ -4,14 +4,8 @@ use super::{Advice, data};
 use garden_data::RowError;
 use garden_memory::ByteSize;
 use garden_train::{
-    checkpoint::CheckpointError,
-    config::ConfigError,
-    events::Topic,
-    plan::LimitTooLow,
-    resume::ResumeError,
-    run::{Longest, OutputError, RunError, Unusable},
-    schedule::ScheduleError,
-    trainer::TrainError,
+    CheckpointError, ConfigError, LimitTooLow, Longest, OutputError, ResumeError, RunError, ScheduleError,
+    TrainError, Unusable, events::Topic,
 };
 use std::error::Error;
 

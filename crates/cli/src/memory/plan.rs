@@ -8,10 +8,8 @@ use crate::{
 };
 use anyhow::Result;
 use garden_train::{
-    ModelFolder,
-    config::{ConfigError, RunConfig, TrainOptions},
-    plan::{Least, Load, PlanReport, Setting, Source, plan, room},
-    run::open_data,
+    ConfigError, Least, Load, ModelFolder, PlanReport, RunConfig, Setting, Source, TrainOptions, open_data,
+    plan, room,
 };
 use std::{path::Path, process::ExitCode};
 

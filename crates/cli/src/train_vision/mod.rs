@@ -14,12 +14,7 @@ use crate::{
     flags::{DisplayOptions, LogFormat, RunFlags},
 };
 use anyhow::{Error, Result};
-use garden_train::{
-    Isa, RunReport,
-    config::{RunConfig, TrainOptions},
-    events::EndReason,
-    train,
-};
+use garden_train::{Isa, RunConfig, RunReport, TrainOptions, events::EndReason, train};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\

@@ -6,9 +6,9 @@
 use crate::advice;
 use garden_memory::{ByteSize, units::counted};
 use garden_train::{
-    config::Method,
+    Method,
     events::{End, EndReason, Evaluation, ImageSize, Log, ModelLoaded, Note, RowsSurveyed},
-    numbers::grouped,
+    grouped,
 };
 
 /// Image sizes that are named; the rest are counted.

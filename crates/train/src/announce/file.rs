@@ -4,7 +4,7 @@
 //! the run begins to write, so that a run which is refused leaves nothing behind. Each process that works on the run
 //! appends; what a killed one did after its last checkpoint stays, and is done again after the next `started`.
 
-use crate::events::{EVENTS, Event, Record};
+use crate::event::{EVENTS, Event, Record};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
@@ -78,7 +78,7 @@ fn open(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::{Note, Topic};
+    use crate::event::{Note, Topic};
 
     fn note(text: &str) -> Event {
         Event::Note(Note { topic: Topic::Memory, text: text.to_owned() })

@@ -8,7 +8,7 @@ mod teller;
 
 pub(crate) use teller::{StepsOfRun, Teller};
 
-use crate::events::{Event, Note, Observer, Progress, ProgressUnit, Topic};
+use crate::event::{Event, Note, Observer, Progress, ProgressUnit, Topic};
 use file::EventFile;
 use garden_data::progress::{self, Unit};
 use std::{

@@ -5,7 +5,7 @@
 
 use super::Announcer;
 use crate::{
-    events::{CheckpointPlace, Evaluation, Event, Log, Note, Started, Step},
+    event::{CheckpointPlace, Evaluation, Event, Log, Note, Started, Step},
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, TrainerState},
 };
 use std::path::{Path, PathBuf};

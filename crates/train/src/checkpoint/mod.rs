@@ -181,6 +181,7 @@ impl CheckpointStore {
     }
 
     /// The newest whole checkpoint, with those skipped on the way to it.
+    #[cfg(test)]
     pub fn newest(&self) -> Result<Found, CheckpointError> {
         self.newest_unless(|_| None)
     }

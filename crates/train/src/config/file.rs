@@ -61,6 +61,16 @@ impl FrontEndOptions for NoFrontEnd {
 
 impl TrainOptions {
     /// Reads a configuration file, and in it the front end's own options.
+    ///
+    /// ```
+    /// use garden_train::{NoFrontEnd, ScheduleShape, TrainOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.toml");
+    /// # std::fs::write(&path, "lr-scheduler-type = \"cosine\"")?;
+    /// let (options, NoFrontEnd {}) = TrainOptions::from_file(&path)?;
+    /// assert_eq!(options.lr_scheduler_type, Some(ScheduleShape::Cosine));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_file<F: FrontEndOptions>(path: &Path) -> Result<(Self, F), FileError> {
         let io = |source| FileError::Io { path: path.to_owned(), source };
         if std::fs::metadata(path).map_err(io)?.len() > LARGEST_FILE {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     announce::Announcer,
     config::ReportTo,
-    events::Topic,
+    event::Topic,
     trainer::{BoxError, Callback, Control, LogEntry, StopReason, TrainerState},
 };
 use std::{

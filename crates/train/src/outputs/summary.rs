@@ -140,7 +140,7 @@ fn yaml(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::MemoryVerdict;
+    use crate::event::MemoryVerdict;
     use crate::{config::TrainOptions, trainer::LogEntry};
     use garden_memory::{Analyst, RunFacts, Verdict};
     use std::collections::BTreeMap;

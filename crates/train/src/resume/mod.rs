@@ -16,7 +16,7 @@ use crate::{
     announce::Announcer,
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
     config::Resume,
-    events::Topic,
+    event::Topic,
 };
 use garden_data::{DataError, missing};
 use std::path::{Path, PathBuf};
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::{
         config::{RunConfig, TrainOptions},
-        events::Event,
+        event::Event,
     };
     use identity::FORMAT;
     use std::{collections::BTreeMap, fs, io};

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
-    events::{ExampleRow, ImageSize, RowsSurveyed},
+    event::{ExampleRow, ImageSize, RowsSurveyed},
     model_folder::ModelFolder,
     numbers::verb,
     plan::{Load, Supply, workers},
@@ -19,9 +19,7 @@ use crate::{
 };
 use garden_data::{
     BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Purpose, Recipe, Role, RowReader, RowShare,
-    SplitChoice,
-    image::DecodeLimits,
-    index,
+    SplitChoice, index,
     overlap::{RowSet, SharedRows, shared_rows},
     processor::PixelLimits,
     progress::Progress,

@@ -6,7 +6,7 @@
 use super::{Run, RunData, RunError, VisionModel};
 use crate::{
     checkpoint::{Checkpoint, MANIFEST},
-    events::Topic,
+    event::Topic,
     merge::copy_companions,
     monitor::MemorySummary,
     outputs::summary::FinishedRun,

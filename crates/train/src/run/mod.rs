@@ -25,7 +25,7 @@ use crate::{
     cancel::Cancel,
     checkpoint::{Checkpoint, CheckpointStore},
     config::RunConfig,
-    events::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
+    event::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
     model_folder::ModelFolder,
     monitor::{MemoryMonitor, MemorySummary},
     outputs::loggers::Loggers,
@@ -41,7 +41,7 @@ use garden_data::hub;
 use garden_memory::RunFacts;
 use garden_model::compute::MemoryPlan;
 use lock::FolderLock;
-use std::{collections::BTreeMap, path::Path, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
 /// Trains, or goes on training, until all steps are taken, a limit is near, or `cancel` asks for the end. The observer is
 /// told everything on this thread; the last event is always [`Event::End`].
@@ -196,9 +196,9 @@ impl Run<'_, '_> {
     }
 }
 
-fn plan_event(plan: &MemoryPlan) -> events::Plan {
+fn plan_event(plan: &MemoryPlan) -> event::Plan {
     let part = |(name, bytes): (&str, usize)| PlanPart { name: name.to_owned(), bytes: bytes as u64 };
-    events::Plan {
+    event::Plan {
         total_bytes: plan.total() as u64,
         parts: plan.parts().into_iter().map(part).collect(),
         blocks: plan.blocks as u64,

@@ -80,6 +80,7 @@ impl VisionModel {
     }
 
     /// The model itself, to ask it something.
+    #[cfg(test)]
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -247,3 +248,6 @@ fn differing_settings(then: &LoraSettings, now: &LoraSettings) -> String {
     let said = pairs.map(|((name, then), (_, now))| format!("{name} was {then}, now {now}"));
     said.collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,11 +5,11 @@
 use super::RunError;
 use crate::{
     checkpoint::Checkpoint,
-    events,
+    event,
     monitor::MemorySummary,
     trainer::{End, Outcome, StopReason, TrainerState},
 };
-use events::EndReason;
+use event::EndReason;
 use std::path::{Path, PathBuf};
 
 /// How a run ended.
@@ -72,9 +72,9 @@ impl RunReport {
 }
 
 /// The last event of a run.
-pub(super) fn end(result: &Result<RunReport, RunError>) -> events::End {
+pub(super) fn end(result: &Result<RunReport, RunError>) -> event::End {
     match result {
-        Ok(report) => events::End {
+        Ok(report) => event::End {
             reason: report.reason,
             message: report.message.clone(),
             step: report.state.global_step,
@@ -82,7 +82,7 @@ pub(super) fn end(result: &Result<RunReport, RunError>) -> events::End {
             best_step: report.state.best_global_step,
             memory: report.memory.as_ref().map(|memory| memory.verdict.clone()),
         },
-        Err(error) => events::End {
+        Err(error) => event::End {
             reason: EndReason::Failed,
             message: Some(error.to_string()),
             step: 0,

@@ -3,7 +3,7 @@
 //! A callback is told what happens in order. It may ask for a checkpoint or for the end, and may add numbers to a log entry
 //! before others see it. Its error ends the run: a logger that may fail without harm handles that itself.
 
-use crate::events::Note;
+use crate::event::Note;
 
 use super::{
     model::{BatchSums, BoxError},

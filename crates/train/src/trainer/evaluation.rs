@@ -5,7 +5,7 @@
 //! missing is made up for when the run is resumed.
 
 use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
-use crate::events::{Note, Topic};
+use crate::event::{Note, Topic};
 use garden_data::Position;
 use garden_memory::units::counted;
 use std::{collections::BTreeMap, time::Instant};

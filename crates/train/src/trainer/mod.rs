@@ -275,16 +275,6 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         self.carried.push((name, contents));
     }
 
-    /// Where the run stands.
-    pub fn state(&self) -> &TrainerState {
-        &self.state
-    }
-
-    /// Bytes held for the optimizer's state.
-    pub fn optimizer_bytes(&self) -> u64 {
-        self.optimizer.bytes()
-    }
-
     /// Trains to the end, or until a callback stops the run.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut control = Control::default();

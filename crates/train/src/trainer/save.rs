@@ -7,7 +7,7 @@
 use super::{BatchSource, BoxError, TrainError, TrainableModel, Trainer, progress::PROGRESS};
 use crate::{
     checkpoint::Checkpoint,
-    events::{Note, Topic},
+    event::{Note, Topic},
     optimizer::StateValues,
 };
 use garden_model::tensor_file::{TensorFileError, TensorSpec, TensorWriter};

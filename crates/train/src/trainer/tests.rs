@@ -590,7 +590,7 @@ impl Callback for Obstacle {
             "",
         )?)
     }
-    fn on_note(&mut self, note: &crate::events::Note) -> Result<(), BoxError> {
+    fn on_note(&mut self, note: &crate::event::Note) -> Result<(), BoxError> {
         self.notes.push(note.text.clone());
         Ok(())
     }

@@ -1,17 +1,8 @@
 //! A model behind the trainer's interface: what it reads back, and what it refuses.
 
-use garden_model::{
-    Adapter, ModelConfig,
-    init::{Plan, Preset},
-};
-use garden_train::{
-    ModelFolder,
-    config::{Method, RunConfig, TrainOptions},
-    plan::Load,
-    run::VisionModel,
-    trainer::TrainableModel,
-};
-use std::path::Path;
+use super::*;
+use crate::config::TrainOptions;
+use garden_model::init::{Plan, Preset};
 
 fn tiny_model(folder: &Path, method: Method) -> VisionModel {
     let base = folder.join("model");

@@ -1,12 +1,9 @@
 //! What runs emit against docs/events.md: every event and field is documented with its type, and nothing documented is
 //! invented.
 
-mod common;
-
-use common::Garden;
+use crate::garden::Garden;
 use garden_train::{
-    Cancel, Event,
-    config::{OnBadRow, OnMemoryLimit, TrainOptions},
+    Cancel, Event, OnBadRow, OnMemoryLimit, TrainOptions,
     events::{EVENT_VERSION, EVENTS, EndReason, Record},
     train,
 };

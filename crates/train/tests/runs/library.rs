@@ -1,14 +1,7 @@
 //! Training as a program does it: twice in a process, on threads, cancelled and resumed.
 
-mod common;
-
-use common::Garden;
-use garden_train::{
-    Cancel, Event, RunError, RunReport,
-    config::{RunConfig, TrainOptions},
-    events::EndReason,
-    train,
-};
+use crate::garden::Garden;
+use garden_train::{Cancel, Event, RunConfig, RunError, RunReport, TrainOptions, events::EndReason, train};
 use std::{sync::mpsc, thread};
 
 fn nobody(_: &Event) {}
@@ -76,7 +69,7 @@ fn a_run_that_is_cancelled_from_another_thread_goes_on_to_the_same_bits() {
     );
 
     let report = train(&config, &mut nobody, &Cancel::default()).unwrap();
-    assert_eq!((report.reason, report.state.global_step), (EndReason::Finished, common::STEPS));
+    assert_eq!((report.reason, report.state.global_step), (EndReason::Finished, crate::garden::STEPS));
     assert!(garden.adapter("whole") == garden.adapter("halved"), "to the bit");
 
     let again = train(&config, &mut nobody, &Cancel::default()).unwrap();

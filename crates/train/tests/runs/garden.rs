@@ -2,7 +2,7 @@
 
 use garden_data::create::{CreateOptions, Kind, create};
 use garden_model::init::{Plan, Preset};
-use garden_train::config::{RunConfig, TrainOptions};
+use garden_train::{RunConfig, TrainOptions};
 use std::path::PathBuf;
 
 /// Steps of a run with the options of [`Garden::config`].

@@ -1,0 +1,5 @@
+//! Whole runs through the library, as a program other than the command line starts them.
+
+mod events;
+mod garden;
+mod library;

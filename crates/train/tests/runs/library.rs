@@ -2,7 +2,7 @@
 
 use crate::garden::Garden;
 use garden_train::{Cancel, Event, RunConfig, RunError, RunReport, TrainOptions, events::EndReason, train};
-use std::{sync::mpsc, thread};
+use std::{process::Command, sync::mpsc, thread};
 
 fn nobody(_: &Event) {}
 
@@ -85,4 +85,18 @@ fn a_run_that_is_cancelled_before_its_first_step_leaves_nothing() {
     let report = train(&config, &mut nobody, &cancel).unwrap();
     assert_eq!((report.reason, report.checkpoint), (EndReason::Cancelled, None));
     assert!(!garden.path("out").exists());
+}
+
+#[test]
+fn a_program_of_thirty_lines_trains_with_an_observer_of_its_own() {
+    let garden = Garden::new();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--locked", "--package", "garden-train", "--example", "train", "--"]);
+    let paths = ["model", "rows", "out"].map(|name| garden.path(name));
+    let done = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(paths).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{errors}");
+    assert_eq!(said.matches("\nstep ").count(), 20, "{said}");
+    assert!(said.contains("Finished after 20 steps"), "{said}");
+    assert!(garden.path("out/adapter_model.safetensors").exists());
 }

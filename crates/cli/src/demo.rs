@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let lines = Lines::new(LogFormat::Text, false);
     let shown =
         |observer: &mut Terminal, cancel: &Cancel| Ok(demo(&args.output, args.seed, observer, cancel)?);
-    let Some(result) = supervised(lines.clone(), shown)? else {
+    let Some(result) = supervised(lines.clone(), shown).0? else {
         let folder = args.output.display();
         lines.text(&format!("a demo begins anew: remove {folder}, or name another folder with --output"));
         return Ok(ExitCode::from(exit::INTERRUPTED));

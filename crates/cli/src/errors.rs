@@ -12,11 +12,16 @@ use std::{fmt, process::ExitCode};
 
 /// An error of a command that writes lines of JSON.
 #[derive(Debug)]
-pub struct AsJson(pub anyhow::Error);
+pub struct AsJson {
+    /// The error.
+    pub error: anyhow::Error,
+    /// The last event of its run, if the run had begun.
+    pub end: Option<Box<End>>,
+}
 
 impl fmt::Display for AsJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.error.fmt(f)
     }
 }
 
@@ -25,7 +30,7 @@ impl std::error::Error for AsJson {}
 /// Prints an error and gives the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let line = match error.downcast_ref() {
-        Some(AsJson(error)) => json_line(&with_causes(error)),
+        Some(AsJson { error, end }) => json_line(&with_causes(error), end.as_deref()),
         None => format!("error: {}", with_causes(error)),
     };
     eprintln!("{line}");
@@ -36,7 +41,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 pub fn wrong_use(error: &clap::Error) -> ! {
     if error.use_stderr() && asks_for_json(std::env::args()) {
         let text = error.render().to_string();
-        eprintln!("{}", json_line(text.trim().strip_prefix("error: ").unwrap_or(&text)));
+        eprintln!("{}", json_line(text.trim().strip_prefix("error: ").unwrap_or(&text), None));
         std::process::exit(exit::BAD_INPUT.into());
     }
     error.exit()
@@ -50,15 +55,16 @@ fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
 }
 
 /// The event that ends a run which failed, with the command line's advice in its message.
-fn json_line(message: &str) -> String {
-    let end = End {
+fn json_line(message: &str, end: Option<&End>) -> String {
+    let not_begun = End {
         reason: EndReason::Failed,
-        message: Some(message.to_owned()),
+        message: None,
         step: 0,
         checkpoint: None,
         best_step: None,
         memory: None,
     };
+    let end = End { message: Some(message.to_owned()), ..end.cloned().unwrap_or(not_begun) };
     Record::now(Event::End(Box::new(end))).to_json()
 }
 

@@ -14,7 +14,11 @@ use crate::{
     flags::{DisplayOptions, LogFormat, RunFlags},
 };
 use anyhow::{Error, Result};
-use garden_train::{Isa, RunConfig, RunReport, TrainOptions, events::EndReason, train};
+use garden_train::{
+    Isa, RunConfig, RunReport, TrainOptions,
+    events::{End, EndReason},
+    train,
+};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -40,11 +44,12 @@ pub struct Args {
 /// Trains.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
-    let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked))?;
+    let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked, None))?;
     // An empty name is what a shell makes of a variable that is not set.
     options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
     options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
-    let report = checked_run(options, display).map_err(|error| in_format(error, display.log_format))?;
+    let (report, failed) = checked_run(options, display);
+    let report = report.map_err(|error| in_format(error, display.log_format, failed))?;
     Ok(match report.reason {
         EndReason::MemoryLimit => ExitCode::from(exit::AT_LIMIT),
         EndReason::Cancelled => ExitCode::from(exit::INTERRUPTED),
@@ -52,15 +57,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     })
 }
 
-fn checked_run(options: TrainOptions, display: DisplayOptions) -> Result<RunReport> {
-    let config = RunConfig::resolve(options);
-    Isa::check()?;
-    let config = config?;
+/// Runs what the options ask for; gives the last event too where the run failed.
+fn checked_run(options: TrainOptions, display: DisplayOptions) -> (Result<RunReport>, Option<Box<End>>) {
+    let config = match Isa::check().map_err(Error::from).and_then(|()| Ok(RunConfig::resolve(options)?)) {
+        Ok(config) => config,
+        Err(error) => return (Err(error), None),
+    };
     let lines = Lines::new(display.log_format.unwrap_or_default(), display.quiet.unwrap_or_default());
     supervised(lines, |observer, cancel| Ok(train(&config, observer, cancel)?))
 }
 
 /// Who reads lines of JSON reads errors so too.
-fn in_format(error: Error, format: Option<LogFormat>) -> Error {
-    if format == Some(LogFormat::Json) { AsJson(error).into() } else { error }
+fn in_format(error: Error, format: Option<LogFormat>, end: Option<Box<End>>) -> Error {
+    if format == Some(LogFormat::Json) { AsJson { error, end }.into() } else { error }
 }

@@ -10,7 +10,7 @@ use super::{
 use anyhow::Result;
 use garden_train::{
     Cancel, Observer,
-    events::{CheckpointPlace, Event},
+    events::{CheckpointPlace, End, EndReason, Event},
 };
 use std::path::PathBuf;
 
@@ -21,16 +21,22 @@ pub struct Terminal {
     cancel: Cancel,
     checkpoint: Option<PathBuf>,
     interrupts: Option<Interrupts>,
+    failed: Option<Box<End>>,
 }
 
-/// Runs `work` with the terminal as its observer. Large pieces of memory go back to the system while it runs and after: what
+/// Runs `work` with the terminal as its observer; gives its result, and the last event of a run that failed. Large pieces of memory go back to the system while it runs and after: what
 /// comes and goes, a checkpoint's buffers or an image, must leave no level behind.
-pub fn supervised<T>(lines: Lines, work: impl FnOnce(&mut Terminal, &Cancel) -> Result<T>) -> Result<T> {
+pub fn supervised<T>(
+    lines: Lines,
+    work: impl FnOnce(&mut Terminal, &Cancel) -> Result<T>,
+) -> (Result<T>, Option<Box<End>>) {
     garden_train::return_large_pieces();
     let cancel = Cancel::default();
     let screen = Screen::new(lines.clone());
-    let mut terminal = Terminal { lines, screen, cancel: cancel.clone(), checkpoint: None, interrupts: None };
-    work(&mut terminal, &cancel)
+    let mut terminal =
+        Terminal { lines, screen, cancel: cancel.clone(), checkpoint: None, interrupts: None, failed: None };
+    let result = work(&mut terminal, &cancel);
+    (result, terminal.failed)
 }
 
 impl Observer for Terminal {
@@ -45,7 +51,10 @@ impl Observer for Terminal {
                 }
             }
             // The results are written: a signal may end the process again.
-            Event::End(_) => self.interrupts = None,
+            Event::End(end) => {
+                self.interrupts = None;
+                self.failed = Some(end.clone()).filter(|end| end.reason == EndReason::Failed);
+            }
             _ => {}
         }
     }

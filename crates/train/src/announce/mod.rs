@@ -12,7 +12,7 @@ use crate::event::{Event, Note, Observer, Progress, ProgressUnit, Topic};
 use file::EventFile;
 use garden_data::progress::{self, Unit};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,6 +26,14 @@ struct Inner<'a> {
     observer: &'a mut dyn Observer,
     file: EventFile,
     work: Option<Work>,
+    last: LastSeen,
+}
+
+/// How far a run came, by its events.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastSeen {
+    pub step: u64,
+    pub checkpoint: Option<PathBuf>,
 }
 
 /// Work that goes on.
@@ -41,7 +49,14 @@ const SELDOM: Duration = Duration::from_millis(100);
 
 impl<'a> Announcer<'a> {
     pub fn new(observer: &'a mut dyn Observer) -> Self {
-        Self { inner: Mutex::new(Inner { observer, file: EventFile::waiting(), work: None }) }
+        Self {
+            inner: Mutex::new(Inner {
+                observer,
+                file: EventFile::waiting(),
+                work: None,
+                last: LastSeen::default(),
+            }),
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner<'a>> {
@@ -51,6 +66,11 @@ impl<'a> Announcer<'a> {
     /// Passes an event on.
     pub fn tell(&self, event: Event) {
         self.inner().tell(event);
+    }
+
+    /// How far the run came.
+    pub fn last(&self) -> LastSeen {
+        self.inner().last.clone()
     }
 
     /// Passes a note on.
@@ -93,6 +113,13 @@ impl Drop for Loading<'_, '_> {
 
 impl Inner<'_> {
     fn tell(&mut self, event: Event) {
+        match &event {
+            Event::Step(step) => self.last.step = step.step,
+            Event::Resumed(place) | Event::Checkpoint(place) => {
+                self.last = LastSeen { step: place.step, checkpoint: Some(place.path.clone()) };
+            }
+            _ => {}
+        }
         let written = self.file.add(&event);
         self.observer.on_event(&event);
         self.wrote(written);

@@ -51,16 +51,23 @@ pub fn train(
     cancel: &Cancel,
 ) -> Result<RunReport, RunError> {
     let announcer = Announcer::new(observer);
-    let result = run(config, &announcer, cancel);
-    announcer.tell(Event::End(Box::new(report::end(&result))));
+    // The folder is this run's until its last event is written.
+    let mut lock = None;
+    let result = run(config, &announcer, cancel, &mut lock);
+    announcer.tell(Event::End(Box::new(report::end(&result, announcer.last()))));
     result
 }
 
-fn run(config: &RunConfig, announcer: &Announcer<'_>, cancel: &Cancel) -> Result<RunReport, RunError> {
+fn run(
+    config: &RunConfig,
+    announcer: &Announcer<'_>,
+    cancel: &Cancel,
+    lock: &mut Option<FolderLock>,
+) -> Result<RunReport, RunError> {
     let base = hub::model_folder(&config.base_model, announcer)?;
     output::check(config, &base)?;
     let output = &config.output_dir;
-    let _lock = FolderLock::take(output)?;
+    *lock = Some(FolderLock::take(output)?);
     let store = CheckpointStore::open(output)?;
     let identity = RunIdentity::of(config, &base)?;
     // What cannot be gone on from is refused before rows are read and weights are loaded.

@@ -4,6 +4,7 @@
 
 use super::RunError;
 use crate::{
+    announce::LastSeen,
     checkpoint::Checkpoint,
     event,
     monitor::MemorySummary,
@@ -71,8 +72,8 @@ impl RunReport {
     }
 }
 
-/// The last event of a run.
-pub(super) fn end(result: &Result<RunReport, RunError>) -> event::End {
+/// The last event of a run that came as far as `last`.
+pub(super) fn end(result: &Result<RunReport, RunError>, last: LastSeen) -> event::End {
     match result {
         Ok(report) => event::End {
             reason: report.reason,
@@ -85,8 +86,8 @@ pub(super) fn end(result: &Result<RunReport, RunError>) -> event::End {
         Err(error) => event::End {
             reason: EndReason::Failed,
             message: Some(error.to_string()),
-            step: 0,
-            checkpoint: None,
+            step: last.step,
+            checkpoint: last.checkpoint,
             best_step: None,
             memory: None,
         },

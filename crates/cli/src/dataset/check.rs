@@ -13,8 +13,9 @@ use garden_data::{
     image::DecodeLimits,
     processor::{Processor, ProcessorConfig},
     survey::{self, Measure, Report, SurveyOptions},
-    text::{Encoder, TrainOn},
+    text::TrainOn,
 };
+use garden_train::ModelFolder;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -87,9 +88,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn recipe(args: &Args, folder: &Path) -> Result<Recipe> {
+    let model = ModelFolder::open(folder)?;
     Ok(Recipe {
-        processor: Processor::from_dir(folder, args.pixels.limits(), DecodeLimits::default())?,
-        encoder: Arc::new(Encoder::from_dir(folder)?),
+        processor: model.processor(args.pixels.limits())?,
+        encoder: model.encoder().clone(),
         purpose: Purpose::Learn { train_on: args.train_on, max_tokens: args.max_seq_length },
     })
 }

@@ -44,10 +44,7 @@ impl Manifest {
         let path = dir.join(MANIFEST);
         let text =
             serde_json::to_vec_pretty(&manifest).map_err(|error| CheckpointError::Contents(error.into()))?;
-        fs::write(&path, text)
-            .and_then(|()| File::open(&path)?.sync_all())
-            .map_err(CheckpointError::io(&path))?;
-        sync_folder(dir)?;
+        garden_files::write(&path, &text).map_err(CheckpointError::io(&path))?;
         Ok(manifest)
     }
 

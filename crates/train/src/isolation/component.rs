@@ -14,7 +14,7 @@ use crate::{
 use garden_data::{
     Batch, Dataset, DatasetOptions, Position, RowReader, SplitChoice,
     image::{DecodeLimits, Decoder},
-    processor::{PixelLimits, Processor, Workspace},
+    processor::{PixelLimits, Workspace},
 };
 use garden_memory::{ByteSize, RunFacts, SupervisorLink};
 use std::{
@@ -149,7 +149,7 @@ pub fn run_component(component: Component, work: &Work<'_>) -> Result<(), RunErr
 fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let dataset = Arc::new(Dataset::open(work.dataset, work.source, &())?);
     let limits = DecodeLimits::default();
-    let processor = Processor::from_dir(work.base_model, PixelLimits::default(), limits)?;
+    let processor = ModelFolder::open(work.base_model)?.processor(PixelLimits::default())?;
     let mut reader = RowReader::new(dataset.clone());
     let (mut decoder, mut workspace, mut patches) = (Decoder::default(), Workspace::default(), Vec::new());
     let rows = work.rows.min(dataset.rows());

@@ -10,10 +10,8 @@
 //! Arguments: the checkpoint's folder, fewest pixels, most pixels.
 
 use garden_data::{
-    Conversation, ImageSource, Part, Role, Turn,
-    image::{DecodeLimits, Decoder, ImageError},
-    processor::{PixelLimits, Processor, Workspace},
-    text::{Encoder, TrainOn},
+    Conversation, DecodeLimits, Encoder, ImageDecoder, ImageError, ImageSource, ImageWorkspace, Part,
+    PixelLimits, Processor, Role, TrainOn, Turn,
 };
 use serde_json::{Value, json};
 use std::{
@@ -75,7 +73,8 @@ fn answer(request: &Value, processor: &Processor, encoder: &Encoder) -> Outcome<
     }
     if let (Some(file), Some(output)) = (request["process"].as_str(), request["output"].as_str()) {
         let (mut patches, mut values) = (Vec::new(), Vec::new());
-        let grid = processor.append_patches(&fs::read(file)?, &mut Workspace::default(), &mut patches)?;
+        let grid =
+            processor.append_patches(&fs::read(file)?, &mut ImageWorkspace::default(), &mut patches)?;
         processor.append_pixel_values(&patches, &mut values);
         fs::write(output, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())?;
         return Ok(json!({"grid": [1, grid.rows, grid.columns], "patch_bytes": patches.len()}));
@@ -94,8 +93,8 @@ fn number(value: &Value) -> Outcome<usize> {
 /// The buffers of a thread, recycled from image to image as a loader's worker does.
 #[derive(Default)]
 struct Worker {
-    workspace: Workspace,
-    decoder: Decoder,
+    workspace: ImageWorkspace,
+    decoder: ImageDecoder,
     patches: Vec<u8>,
     values: Vec<f32>,
 }

@@ -9,7 +9,7 @@ use crate::{
     dataset::{self, Found},
     error::DataError,
     missing,
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     split::{self, SplitChoice},
 };
 use hf_hub::{
@@ -279,7 +279,7 @@ impl hf_hub::api::Progress for Bar<'_> {
     fn init(&mut self, size: usize, name: &str) {
         // Called once more for each attempt.
         if !self.begun {
-            self.progress.begin(&format!("Downloading {name}"), Unit::Bytes, size as u64);
+            self.progress.begin(&format!("Downloading {name}"), ProgressUnit::Bytes, size as u64);
             self.begun = true;
         }
     }

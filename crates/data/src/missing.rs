@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 pub fn check_folder(path: &Path) -> Result<(), DataError> {
     match path.is_file() {
         true => Err(DataError::NoData { path: path.to_owned(), reason: "a file; name its folder".into() }),
-        false => check(path, "folder"),
+        false => check_exists(path, "folder"),
     }
 }
 
 /// Refuses a name that leads nowhere, with the nearest name that is there; `what` says what should be there.
-pub fn check(path: &Path, what: &str) -> Result<(), DataError> {
+pub fn check_exists(path: &Path, what: &str) -> Result<(), DataError> {
     match path.exists() {
         true => Ok(()),
         false => Err(DataError::NoData { path: path.to_owned(), reason: reason(path, what) }),
@@ -46,7 +46,7 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
     let names = std::fs::read_dir(parent.unwrap_or(Path::new("."))).ok()?.flatten();
     let scored = names.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        Some((distance(&wanted, &name.to_lowercase()), name))
+        Some((edit_distance(&wanted, &name.to_lowercase()), name))
     });
     let (differing, name) = scored.min()?;
     (3 * differing <= wanted.chars().count()).then(|| missing.with_file_name(name))
@@ -54,7 +54,7 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
 
 /// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the
 /// other.
-pub fn distance(a: &str, b: &str) -> usize {
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     // Rows of the table for one letter more of `a` each: two before, one before, this one.
     let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
@@ -80,9 +80,12 @@ mod tests {
     #[test]
     fn a_slip_of_the_finger_counts_once() {
         for (typed, meant) in [("rwos", "rows"), ("rws", "rows"), ("rowss", "rows"), ("rovs", "rows")] {
-            assert_eq!(distance(typed, meant), 1, "{typed}");
+            assert_eq!(edit_distance(typed, meant), 1, "{typed}");
         }
-        assert_eq!((distance("rows", "rows"), distance("", "rows"), distance("images", "rows")), (0, 4, 5));
+        assert_eq!(
+            (edit_distance("rows", "rows"), edit_distance("", "rows"), edit_distance("images", "rows")),
+            (0, 4, 5)
+        );
     }
 
     #[test]

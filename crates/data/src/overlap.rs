@@ -8,7 +8,7 @@ use crate::{
     dataset::{Dataset, Row, RowReader},
     error::DataError,
     prefetch::{Prefetch, Weight},
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     row::{ImageSource, Part, RowId},
     share::RowShare,
 };
@@ -45,7 +45,7 @@ pub fn shared_rows(
 ) -> Result<SharedRows, DataError> {
     let swapped = training.rows() < evaluation.rows();
     let (small, large) = if swapped { (training, evaluation) } else { (evaluation, training) };
-    progress.begin("Comparing rows", Unit::Rows, small.rows() + large.rows());
+    progress.begin("Comparing rows", ProgressUnit::Rows, small.rows() + large.rows());
     // By its light mark, each row of the smaller set.
     let mut known: HashMap<u64, Vec<Known>> = HashMap::new();
     small.marks(workers, progress, &mut |row, mark| {

@@ -6,7 +6,7 @@
 
 use crate::{
     error::BadRow,
-    processor::{ImageHeader, Processor, ProcessorError, Workspace},
+    processor::{ImageHeader, ImageWorkspace, Processor, ProcessorError},
     row::Conversation,
     text::{Encoded, Encoder, EncoderError, TrainOn},
 };
@@ -111,7 +111,7 @@ impl Recipe {
         &self,
         row: &EncodedRow,
         images: &[B],
-        work: &mut Workspace,
+        work: &mut ImageWorkspace,
         patches: &mut Vec<u8>,
     ) -> Result<(), BadRow> {
         for (index, (header, bytes)) in row.images.iter().zip(images).enumerate() {

@@ -74,6 +74,37 @@ impl fmt::Display for LeftSplit {
     }
 }
 
+/// Rows that lie beside those of a dataset and are not read. Shown, it is a line for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotRead {
+    /// Other splits.
+    Splits {
+        /// The name of the split that is read; none where its files belong to no split.
+        read: Option<String>,
+        /// The splits that are not.
+        left: Vec<LeftSplit>,
+    },
+    /// A link to a folder of rows. Links are not followed.
+    Link(PathBuf),
+}
+
+impl fmt::Display for NotRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Splits { read, left } => {
+                let read = read.as_deref().unwrap_or("the files of no split");
+                let left: Vec<String> = left.iter().map(LeftSplit::to_string).collect();
+                write!(f, "split: {read}; not read: {}", left.join(", "))
+            }
+            Self::Link(link) => write!(
+                f,
+                "not read: the rows in {}, a link to a folder: name it as a dataset of its own",
+                link.display()
+            ),
+        }
+    }
+}
+
 /// The split of a file, by its own name or that of its nearest folder that names one.
 pub(crate) fn split_of(file: &Path) -> Option<String> {
     let shard = file.file_name().and_then(|name| shard_of(&name.to_string_lossy()).map(str::to_owned));

@@ -7,7 +7,7 @@
 use crate::{
     error::DataError,
     index,
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     split,
 };
 use std::{
@@ -123,7 +123,7 @@ fn write_out(
     let size = file.metadata().map_err(DataError::io(path))?.len();
     let limit = size.saturating_mul(MOST_EXPANSION).max(SMALL);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    progress.begin(&format!("Writing out {name}"), Unit::Bytes, size);
+    progress.begin(&format!("Writing out {name}"), ProgressUnit::Bytes, size);
     let counted = Counted { inner: file, progress };
     let broken = |error: io::Error| DataError::File { path: path.to_owned(), reason: error.to_string() };
     let unpacked: Box<dyn Read> = match form.packing {

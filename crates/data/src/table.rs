@@ -86,7 +86,7 @@ impl Table {
                 group.file_offset().unwrap_or(0),
             ]
         });
-        index::hash(&numbers.flat_map(i64::to_le_bytes).collect::<Vec<_>>())
+        index::fnv1a(&numbers.flat_map(i64::to_le_bytes).collect::<Vec<_>>())
     }
 
     /// Reads a row; it must be one of [`Table::rows`].

@@ -6,8 +6,8 @@
 use crate::{
     dataset::{Dataset, RowReader},
     error::{BadRow, DataError},
-    image::{Format, ImageError},
-    progress::{Progress, Unit},
+    image::{ImageError, ImageFormat},
+    progress::{Progress, ProgressUnit},
     row::{Conversation, ImageSource, Json, Part, Turn},
     shape::MARKER,
 };
@@ -52,7 +52,7 @@ pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Re
         let reason = "the file exists: name another one".into();
         return Err(DataError::NoData { path: to.to_owned(), reason });
     }
-    progress.begin("Converting rows", Unit::Rows, dataset.rows());
+    progress.begin("Converting rows", ProgressUnit::Rows, dataset.rows());
     let mut rows = Rows { reader: RowReader::new(dataset.clone()), next: 0, end: dataset.rows(), progress };
     let written = garden_files::write_with(
         to,
@@ -100,7 +100,7 @@ impl Rows<'_> {
                 continue;
             }
             let bytes = self.reader.image_bytes(number, source)?;
-            if Format::of(&bytes).is_none() {
+            if ImageFormat::of(&bytes).is_none() {
                 let start = bytes[..bytes.len().min(12)].escape_ascii().to_string();
                 let reason = BadRow::image(image, ImageError::UnknownFormat { start });
                 return Err(DataError::Row { row: row.id, reason });
@@ -209,8 +209,8 @@ fn url(source: &ImageSource) -> String {
         ImageSource::Url(url) => url.clone(),
         ImageSource::Path(path) => path.display().to_string(),
         ImageSource::Bytes(bytes) => {
-            let kind =
-                Format::of(bytes).map_or("octet-stream".into(), |format| format.to_string().to_lowercase());
+            let kind = ImageFormat::of(bytes)
+                .map_or("octet-stream".into(), |format| format.to_string().to_lowercase());
             format!("data:image/{kind};base64,{}", STANDARD.encode(bytes))
         }
     }

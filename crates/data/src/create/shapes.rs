@@ -40,7 +40,7 @@ impl Shape {
 }
 
 /// The names of the colours.
-pub fn colours() -> impl Iterator<Item = &'static str> {
+pub fn shape_colours() -> impl Iterator<Item = &'static str> {
     COLOURS.iter().map(|(name, _)| *name)
 }
 

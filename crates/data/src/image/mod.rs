@@ -34,7 +34,7 @@ pub enum ImageError {
     #[error("truncated {format}: the data ends before the image does ({length} bytes)")]
     Truncated {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// How many bytes there are.
         length: usize,
     },
@@ -42,7 +42,7 @@ pub enum ImageError {
     #[error("broken {format}: {reason}")]
     Broken {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// What the decoder said.
         reason: String,
     },
@@ -50,7 +50,7 @@ pub enum ImageError {
     #[error("unsupported {format}: {reason}")]
     Unsupported {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// What is not supported.
         reason: String,
     },
@@ -88,7 +88,7 @@ pub enum ImageError {
 
 /// The image formats read here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ImageFormat {
     /// JPEG, baseline or progressive.
     Jpeg,
     /// PNG.
@@ -103,7 +103,7 @@ pub enum Format {
     Tiff,
 }
 
-impl Format {
+impl ImageFormat {
     /// Recognises a format by its first bytes; names and content types are not trusted.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
@@ -118,7 +118,7 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for ImageFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Jpeg => "JPEG",
@@ -146,7 +146,7 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    fn check(self, format: Format, width: u32, height: u32) -> Result<(), ImageError> {
+    fn check(self, format: ImageFormat, width: u32, height: u32) -> Result<(), ImageError> {
         if width == 0 || height == 0 {
             let reason = format!("it says it is {width}x{height}");
             return Err(ImageError::Broken { format, reason });
@@ -177,7 +177,7 @@ impl fmt::Debug for Pixels {
 
 /// Buffers that are reused from image to image: a worker keeps one decoder, so only larger images allocate.
 #[derive(Default)]
-pub struct Decoder {
+pub struct ImageDecoder {
     jpeg: jpeg::Decoder,
     pixels: Pixels,
     /// A row on its way to `pixels`.
@@ -186,14 +186,14 @@ pub struct Decoder {
     turned: Vec<u8>,
 }
 
-impl Decoder {
+impl ImageDecoder {
     /// Decodes an image into pixels that live until the next call.
     pub fn decode(&mut self, bytes: &[u8], limits: DecodeLimits) -> Result<&Pixels, ImageError> {
         let format = recognise(bytes)?;
         let pixels = &mut self.pixels;
         let orientation = match format {
             // Our own code, fuzzed here; the others are other people's and must not take a run down.
-            Format::Jpeg => {
+            ImageFormat::Jpeg => {
                 let image = jpeg::Image::open(bytes, limits)?;
                 let orientation = image.header().orientation;
                 self.jpeg.decode(image, &mut rows::Whole { pixels, row: &mut self.row, done: 0 })?;
@@ -212,7 +212,7 @@ impl Decoder {
         limits: DecodeLimits,
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
-        if recognise(bytes)? == Format::Jpeg {
+        if recognise(bytes)? == ImageFormat::Jpeg {
             let image = jpeg::Image::open(bytes, limits)?;
             if image.header().orientation == Orientation::default() {
                 return self.jpeg.decode(image, sink);
@@ -228,9 +228,9 @@ impl Decoder {
     }
 }
 
-/// Decodes one image; to decode many, keep a [`Decoder`].
+/// Decodes one image; to decode many, keep a [`ImageDecoder`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
-    let mut decoder = Decoder::default();
+    let mut decoder = ImageDecoder::default();
     decoder.decode(bytes, limits)?;
     Ok(decoder.pixels)
 }
@@ -251,7 +251,7 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a
+    /// Bytes that a [`ImageDecoder`] holds for it on the way to patches, beside a copy of the encoded data and a
     /// few rows.
     pub decoding_bytes: u64,
 }
@@ -260,16 +260,18 @@ pub struct Extent {
 pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> {
     let format = recognise(bytes)?;
     let Header { width, height, orientation, samples } = match format {
-        Format::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
-        Format::Gif => guarded(format, || gif::header(bytes))?,
-        Format::Tiff => guarded(format, || tiff::header(bytes))?,
-        Format::Png | Format::WebP | Format::Bmp => guarded(format, || raster::header(format, bytes))?,
+        ImageFormat::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
+        ImageFormat::Gif => guarded(format, || gif::header(bytes))?,
+        ImageFormat::Tiff => guarded(format, || tiff::header(bytes))?,
+        ImageFormat::Png | ImageFormat::WebP | ImageFormat::Bmp => {
+            guarded(format, || raster::header(format, bytes))?
+        }
     };
     limits.check(format, width, height)?;
     let rgb = 3 * u64::from(width) * u64::from(height);
     let copies = match (format, orientation == Orientation::default()) {
         // Its rows go as they are converted.
-        (Format::Jpeg, true) => 0,
+        (ImageFormat::Jpeg, true) => 0,
         (_, true) => 1,
         // Turning takes a second one.
         (_, false) => 2,
@@ -278,34 +280,29 @@ pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> 
     Ok(Extent { width, height, decoding_bytes: copies * rgb + samples })
 }
 
-/// The width and height of the upright image, read from the header alone.
-pub fn dimensions(bytes: &[u8], limits: DecodeLimits) -> Result<(u32, u32), ImageError> {
-    extent(bytes, limits).map(|extent| (extent.width, extent.height))
-}
-
-fn recognise(bytes: &[u8]) -> Result<Format, ImageError> {
+fn recognise(bytes: &[u8]) -> Result<ImageFormat, ImageError> {
     if bytes.is_empty() {
         return Err(ImageError::Empty);
     }
     let start = || bytes[..bytes.len().min(12)].escape_ascii().to_string();
-    Format::of(bytes).ok_or_else(|| ImageError::UnknownFormat { start: format!("\"{}\"", start()) })
+    ImageFormat::of(bytes).ok_or_else(|| ImageError::UnknownFormat { start: format!("\"{}\"", start()) })
 }
 
 fn decode_other(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     limits: DecodeLimits,
     out: &mut Pixels,
 ) -> Result<Orientation, ImageError> {
     match format {
-        Format::Gif => gif::decode(bytes, limits, out),
-        Format::Tiff => tiff::decode(bytes, limits, out),
+        ImageFormat::Gif => gif::decode(bytes, limits, out),
+        ImageFormat::Tiff => tiff::decode(bytes, limits, out),
         _ => raster::decode(format, bytes, limits, out),
     }
 }
 
 /// Runs a third-party decoder; a panic in it becomes an error of this one image.
-fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
+fn guarded<T>(format: ImageFormat, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
     // The buffers that a panic may leave half written are overwritten by the next decode.
     crate::guarded::guarded(work)
         .unwrap_or_else(|| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))

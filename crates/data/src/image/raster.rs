@@ -4,7 +4,7 @@
 //! [`super::colour`] converts the colour types to RGB, not the crate, because Pillow's rules differ from its
 //! own.
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, Orientation, Pixels, colour};
 use image::{
     ColorType, ImageDecoder, ImageError as Failure, Limits,
     codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder},
@@ -17,7 +17,7 @@ use std::io::Cursor;
 const PNG_EXTRAS: u64 = 64 << 20;
 
 /// Reads the size as stored, and the orientation.
-pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError> {
+pub(super) fn header(format: ImageFormat, bytes: &[u8]) -> Result<Header, ImageError> {
     let mut decoder = open(format, bytes)?;
     let (width, height) = decoder.dimensions();
     let samples = if decoder.color_type() == ColorType::Rgb8 { 0 } else { decoder.total_bytes() };
@@ -26,7 +26,7 @@ pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError>
 
 /// Decodes into `out`.
 pub(super) fn decode(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     limits: DecodeLimits,
     out: &mut Pixels,
@@ -50,11 +50,13 @@ pub(super) fn decode(
     Ok(orientation)
 }
 
-fn open(format: Format, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, ImageError> {
+fn open(format: ImageFormat, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, ImageError> {
     let source = Cursor::new(bytes);
     match format {
-        Format::Png => PngDecoder::with_limits(source, png_limits()).map(|decoder| Box::new(decoder) as _),
-        Format::WebP => WebPDecoder::new(source).map(|decoder| Box::new(decoder) as _),
+        ImageFormat::Png => {
+            PngDecoder::with_limits(source, png_limits()).map(|decoder| Box::new(decoder) as _)
+        }
+        ImageFormat::WebP => WebPDecoder::new(source).map(|decoder| Box::new(decoder) as _),
         _ => BmpDecoder::new(source).map(|decoder| Box::new(decoder) as _),
     }
     .map_err(|failure| explain(format, bytes, failure))
@@ -75,7 +77,7 @@ fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
 }
 
 fn to_rgb(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     colour: ColorType,
     samples: &[u8],
@@ -113,7 +115,7 @@ fn has_transparent_grey(bytes: &[u8]) -> bool {
     bytes.get(COLOUR_TYPE) == Some(&0)
 }
 
-fn explain(format: Format, bytes: &[u8], failure: Failure) -> ImageError {
+fn explain(format: ImageFormat, bytes: &[u8], failure: Failure) -> ImageError {
     match failure {
         Failure::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             ImageError::Truncated { format, length: bytes.len() }

@@ -9,7 +9,7 @@ mod patches;
 mod resize;
 mod size;
 
-pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_version_4};
+pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_transformers_4};
 pub use size::Grid;
 
 use crate::{
@@ -43,12 +43,12 @@ pub struct ImageHeader {
 
 /// The buffers one worker reuses from image to image.
 #[derive(Default)]
-pub struct Workspace {
-    decoder: image::Decoder,
+pub struct ImageWorkspace {
+    decoder: image::ImageDecoder,
     resizer: Resizer,
 }
 
-impl Workspace {
+impl ImageWorkspace {
     /// The bytes that the buffers hold.
     pub fn buffer_bytes(&self) -> usize {
         self.decoder.buffer_bytes() + self.resizer.buffer_bytes()
@@ -102,11 +102,11 @@ impl Processor {
     pub fn append_patches(
         &self,
         encoded: &[u8],
-        work: &mut Workspace,
+        work: &mut ImageWorkspace,
         patches: &mut Vec<u8>,
     ) -> Result<Grid, ImageError> {
         let start = patches.len();
-        let Workspace { decoder, resizer } = work;
+        let ImageWorkspace { decoder, resizer } = work;
         let grid = Grid { rows: 0, columns: 0 };
         let mut cutter = Cutter { config: &self.config, resizer, grid, patches, start };
         let outcome = decoder.decode_rows(encoded, self.limits, &mut cutter);
@@ -165,7 +165,7 @@ mod tests {
         let encoder = JpegEncoder::new_with_quality(&mut encoded, 50);
         encoder.write_image(&rgb, width, height, ExtendedColorType::Rgb8).expect("in memory");
         let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
-        let (mut work, mut patches) = (Workspace::default(), Vec::new());
+        let (mut work, mut patches) = (ImageWorkspace::default(), Vec::new());
         processor.append_patches(&encoded, &mut work, &mut patches).expect("a photo");
         let copied = 2 * encoded.len();
         assert!(work.buffer_bytes() < copied + rgb.len() / 10, "{} bytes", work.buffer_bytes());

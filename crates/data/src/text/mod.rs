@@ -5,15 +5,16 @@
 //! reads like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that
 //! are words of a row, such as those around a box, are tokens as in HF.
 
-pub mod bytes;
+mod bytes;
 mod files;
 mod guard;
 mod shown;
 mod template;
 mod tojson;
 
+pub use bytes::token_bytes;
 pub use files::EncoderError;
-pub use shown::{Run, Runs};
+pub use shown::{TokenRun, TokenRuns};
 
 use crate::{
     error::counted,

@@ -3,13 +3,12 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use garden_data::{
-    BadRow, Conversation, ImageSource, Json, Part,
-    shape::{self, Reading, Shape},
-    value::Value,
+    BadRow, Conversation, ImageSource, Json, Part, Shape,
+    parsers::{Reading, Value, read_row},
 };
 
 pub fn reading(row: &str) -> Result<Reading, BadRow> {
-    shape::read(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
+    read_row(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
 }
 
 pub fn read(row: &str) -> Result<(Shape, Conversation), BadRow> {

@@ -10,7 +10,6 @@ pub(crate) use teller::{StepsOfRun, Teller};
 
 use crate::events::{Event, Note, Observer, Progress, ProgressUnit, Topic};
 use file::EventFile;
-use garden_data::progress::{self, Unit};
 use std::{
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -129,11 +128,11 @@ impl Inner<'_> {
     }
 }
 
-impl progress::Progress for Announcer<'_> {
-    fn begin(&self, what: &str, unit: Unit, total: u64) {
+impl garden_data::Progress for Announcer<'_> {
+    fn begin(&self, what: &str, unit: garden_data::ProgressUnit, total: u64) {
         let unit = match unit {
-            Unit::Bytes => ProgressUnit::Bytes,
-            Unit::Rows => ProgressUnit::Rows,
+            garden_data::ProgressUnit::Bytes => ProgressUnit::Bytes,
+            garden_data::ProgressUnit::Rows => ProgressUnit::Rows,
         };
         self.inner().begin(what, unit, total);
     }
@@ -150,7 +149,7 @@ impl progress::Progress for Announcer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_data::progress::Progress as _;
+    use garden_data::Progress as _;
 
     #[test]
     fn work_is_told_at_its_beginning_and_end_and_seldom_between() {
@@ -161,7 +160,7 @@ mod tests {
             }
         };
         let announcer = Announcer::new(&mut observer);
-        announcer.begin("reading", Unit::Rows, 100_000);
+        announcer.begin("reading", garden_data::ProgressUnit::Rows, 100_000);
         (0..100_000).for_each(|_| announcer.advance(1));
         announcer.end();
         announcer.end();

@@ -5,12 +5,12 @@
 //! decoding loops need not.
 
 use super::{
-    super::{Format, ImageError, Orientation},
+    super::{ImageError, ImageFormat, Orientation},
     huffman::HuffmanTable,
 };
 use memchr::memchr;
 
-const FORMAT: Format = Format::Jpeg;
+const FORMAT: ImageFormat = ImageFormat::Jpeg;
 /// More passes than any encoder makes; each costs a walk over the image, so a small file could ask for hours.
 const MAX_SCANS: usize = 200;
 

@@ -13,7 +13,7 @@ mod planes;
 mod scan;
 mod upsample;
 
-use super::{DecodeLimits, Format, Header, ImageError, RowSink};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, RowSink};
 use coefficients::Coefficients;
 use colour::RowConverter;
 use header::{Frame, Headers, Next};
@@ -32,7 +32,7 @@ impl<'a> Image<'a> {
         let mut headers = Headers::new(bytes)?;
         let first_scan = headers.next_scan()?;
         let frame = headers.frame()?.clone();
-        limits.check(Format::Jpeg, frame.width, frame.height)?;
+        limits.check(ImageFormat::Jpeg, frame.width, frame.height)?;
         Ok(Self { headers, frame, first_scan })
     }
 

@@ -240,7 +240,7 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
 
 impl BadRow {
     /// The kind of mistake, in words: rows with the same kind are counted together.
-    pub fn kind(&self) -> String {
+    pub(crate) fn kind(&self) -> String {
         let fixed = match self {
             Self::Refused { field, .. } => return format!("with a field that is not followed: '{field}'"),
             Self::Twice { first, second } => return format!("with both '{first}' and '{second}'"),
@@ -270,14 +270,6 @@ impl BadRow {
             Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be fetched",
         };
         fixed.to_owned()
-    }
-
-    /// The image that is at fault, counted from 1 over the row, where it is known by its number.
-    pub fn image_number(&self) -> Option<usize> {
-        match self {
-            Self::Image { number, .. } | Self::ImageHeader { number } => Some(*number),
-            _ => None,
-        }
     }
 
     /// Names the image of a row, counted from 0, that an error is about.
@@ -418,7 +410,7 @@ impl DataError {
     }
 
     /// Names the file that an operation failed on.
-    pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
     }

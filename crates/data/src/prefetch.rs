@@ -12,7 +12,7 @@ use std::{
 };
 
 /// What a result weighs while it waits.
-pub trait Weight {
+pub(crate) trait Weight {
     /// Its bytes.
     fn bytes(&self) -> u64;
 }
@@ -20,10 +20,10 @@ pub trait Weight {
 /// A thread died of a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a loader thread panicked; its message is above")]
-pub struct Panicked;
+pub(crate) struct Panicked;
 
 /// Threads that work ahead.
-pub struct Prefetch<T> {
+pub(crate) struct Prefetch<T> {
     shared: Arc<Shared<T>>,
     threads: Vec<JoinHandle<()>>,
     /// The piece that is handed out next.

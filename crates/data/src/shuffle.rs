@@ -18,7 +18,7 @@ pub struct RowOrder {
 
 impl RowOrder {
     /// The rows as they are written.
-    pub fn sequential(rows: u64) -> Self {
+    pub(crate) fn sequential(rows: u64) -> Self {
         Self { rows, keys: None, half_bits: 0 }
     }
 

@@ -31,7 +31,7 @@ use std::{
 const PANICKED: &str = "the file is damaged: its reader panicked";
 
 /// An open Parquet file.
-pub struct Table {
+pub(crate) struct Table {
     path: PathBuf,
     file: File,
     metadata: ArrowReaderMetadata,

@@ -105,7 +105,7 @@ pub enum ImageFormat {
 
 impl ImageFormat {
     /// Recognises a format by its first bytes; names and content types are not trusted.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some(Self::Png),
@@ -222,7 +222,8 @@ impl ImageDecoder {
     }
 
     /// The bytes that the buffers hold.
-    pub fn buffer_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&self) -> usize {
         let rows = self.pixels.rgb.capacity() + self.row.capacity() + self.turned.capacity();
         self.jpeg.buffer_bytes() + rows
     }

@@ -50,7 +50,8 @@ pub struct ImageWorkspace {
 
 impl ImageWorkspace {
     /// The bytes that the buffers hold.
-    pub fn buffer_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.decoder.buffer_bytes() + self.resizer.buffer_bytes()
     }
 }
@@ -155,7 +156,38 @@ impl RowSink for Cutter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::ImageFormat;
     use ::image::{ExtendedColorType, ImageEncoder, codecs::jpeg::JpegEncoder};
+    use std::fs;
+
+    /// The fewest and most pixels with which the golden images were processed.
+    const GOLDEN_LIMITS: [(u64, u64); 2] = [(3136, 12_845_056), (20_000, 60_000)];
+
+    #[test]
+    fn headers_say_what_decoding_takes() {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images");
+        for file in fs::read_dir(images).expect("the goldens").map(|entry| entry.expect("readable").path()) {
+            let name = file.display();
+            let encoded = fs::read(&file).expect("readable");
+            for (min_pixels, max_pixels) in GOLDEN_LIMITS {
+                let config = ProcessorConfig { min_pixels, max_pixels, ..ProcessorConfig::default() };
+                let processor = Processor::new(config, DecodeLimits::default());
+                let ImageHeader { size: (width, height), decoding_bytes, .. } =
+                    processor.header(&encoded).expect("a header");
+                let mut work = ImageWorkspace::default();
+                let grid = processor.append_patches(&encoded, &mut work, &mut Vec::new()).expect("patches");
+                let (said, held) = (decoding_bytes as usize, work.buffer_bytes());
+                // A JPEG's scan is copied into a buffer that grows by doubling. What other decoders allocate
+                // is free again by now.
+                let copied = 2 * encoded.len();
+                // Rows of blocks, rows between the passes, a row of patches and the filter's weights.
+                let rows = 300 * (width + height + 14 * (grid.columns + grid.rows)) as usize;
+                assert!(held <= said + copied + rows, "{name}: {said} said, {held} held");
+                let is_jpeg = ImageFormat::of(&encoded) == Some(ImageFormat::Jpeg);
+                assert!(!is_jpeg || held >= said, "{name}: {said} said, {held} held");
+            }
+        }
+    }
 
     #[test]
     fn an_upright_photo_is_never_there_as_a_whole() {

@@ -118,7 +118,7 @@ pub struct Shape {
 
 impl Shape {
     /// Its name for programs, such as `open-ai-messages`.
-    pub fn id(self) -> &'static str {
+    pub(crate) fn id(self) -> &'static str {
         SHAPES[self.index].id
     }
 
@@ -223,3 +223,6 @@ fn check_turns(turns: &[Turn]) -> Result<(), BadRow> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,7 +93,7 @@ pub struct Encoded {
 
 impl Encoded {
     /// Whether anything in it can be learned: some token other than the first has a label.
-    pub fn has_label(&self) -> bool {
+    pub(crate) fn has_label(&self) -> bool {
         self.trained.iter().skip(1).any(|&trained| trained)
     }
 
@@ -134,7 +134,11 @@ impl Encoder {
 
     /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is
     /// trained on.
-    pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
+    pub(crate) fn encode_prompt(
+        &self,
+        row: &Conversation,
+        image_tokens: &[usize],
+    ) -> Result<Encoded, TextError> {
         let mut encoded = self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens)?;
         encoded.trained.fill(false);
         Ok(encoded)

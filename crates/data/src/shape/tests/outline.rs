@@ -1,10 +1,10 @@
 //! A row's conversation in one line, to read and to compare.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
-use garden_data::{
-    BadRow, Conversation, ImageSource, Json, Part, Shape,
-    parsers::{Reading, Value, read_row},
+use super::super::{Reading, Shape, read as read_row};
+use crate::{
+    error::BadRow,
+    row::{Conversation, ImageSource, Json, Part},
+    value::Value,
 };
 
 pub fn reading(row: &str) -> Result<Reading, BadRow> {
@@ -36,8 +36,15 @@ pub fn outline(row: &str) -> (Shape, String) {
 
 /// `->name` of a call.
 fn call(call: &Json) -> String {
-    match call.get("function").unwrap_or(call).get("name") {
+    match field(field(call, "function").unwrap_or(call), "name") {
         Some(Json::Text(name)) => format!("->{name}"),
         other => panic!("a call without a name: {other:?}"),
+    }
+}
+
+fn field<'a>(value: &'a Json, name: &str) -> Option<&'a Json> {
+    match value {
+        Json::Map(fields) => fields.iter().find(|(key, _)| key == name).map(|(_, value)| value),
+        _ => None,
     }
 }

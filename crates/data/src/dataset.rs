@@ -164,8 +164,8 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An
-    /// epoch sees them all. A dataset by itself stays what it was, so that runs of it can be continued.
+    /// Joins datasets into one, in which each row appears as often as the weight of its dataset says. A
+    /// single dataset of weight 1 stays as it is, so that its runs can be resumed.
     pub fn join(mut parts: Vec<(Self, u64)>) -> Result<Self, DataError> {
         if let [(_, 1)] = parts[..] {
             return Ok(parts.remove(0).0);
@@ -232,7 +232,7 @@ impl Dataset {
     }
 }
 
-/// A file is its own split: naming another one would go unheard.
+/// A single file. It is its own split, and naming another split is refused.
 fn one_file(path: &Path, wanted: &SplitChoice) -> Result<Chosen, DataError> {
     let name = path.file_name().map_or(path, Path::new);
     match wanted {
@@ -409,8 +409,7 @@ impl RowReader {
         Ok(Row { id, shape, conversation, ignored })
     }
 
-    /// A number that is equal for equal images of a row, and different for most others: found without reading
-    /// a file.
+    /// A number that is equal for equal images and differs for most others, found without reading a file.
     pub(crate) fn image_size(&self, row: u64, image: &ImageSource) -> Option<u64> {
         match image {
             ImageSource::Bytes(bytes) => Some(bytes.len() as u64),

@@ -15,7 +15,7 @@ use std::{
 /// Text of a row is shown up to this many characters.
 const LONGEST_SHOWN: usize = 200;
 
-/// Text of a row inside a message: short, and unable to steer a terminal.
+/// Text of a row inside a message: shortened, without control characters.
 struct Shown<T>(T);
 
 impl<T: AsRef<OsStr>> fmt::Display for Shown<T> {
@@ -203,7 +203,7 @@ pub enum BadRow {
         /// What is wrong with it.
         source: ImageError,
     },
-    /// An image whose header gives another size than it has.
+    /// An image whose header's size does not match the decoded image.
     #[error("image {number}: the header's size does not match the decoded image")]
     ImageHeader {
         /// Which image of the row, from 1.
@@ -341,7 +341,7 @@ pub enum DataError {
         /// Their names.
         has: String,
     },
-    /// A folder to read images from is none.
+    /// A folder to read images from does not exist or is not a folder.
     #[error("{}: not a folder, and images should be read from it", .0.display())]
     ImageRoot(PathBuf),
     /// The dataset is empty.

@@ -21,7 +21,8 @@ use std::{
 const MAGIC: u64 = u64::from_le_bytes(*b"GARDNIX1");
 /// Magic, layout, size, time, hash, rows, end of the rows, and a hash of these seven.
 const HEADER: u64 = 8 * 8;
-/// Hashed at each end of the data: enough to notice a file that was rewritten with size and time kept.
+/// Bytes that are hashed at each end of the data: enough to notice a rewritten file of the same size and
+/// time.
 const HASHED: u64 = 64 << 10;
 
 /// An open index with its data file.
@@ -264,7 +265,7 @@ pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     Some(caches?.join("model-garden").join(name))
 }
 
-/// A number for the place of a file, whatever folder it is named from.
+/// A number for the absolute path of a file.
 pub(crate) fn path_hash(path: &Path) -> io::Result<u64> {
     Ok(fnv1a(std::path::absolute(path)?.as_os_str().as_encoded_bytes()))
 }
@@ -275,7 +276,7 @@ pub(crate) fn stamp(data: &File) -> io::Result<u64> {
     Ok(fnv1a(&[size, time, ends].map(u64::to_le_bytes).concat()))
 }
 
-/// FNV-1a, which is the same on every machine and in every version.
+/// The FNV-1a hash, which is the same on every machine and in every version.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -6,7 +6,8 @@
 use crate::error::DataError;
 use std::path::{Path, PathBuf};
 
-/// Refuses what is not a folder: a name that leads nowhere, with the nearest name that is there, and a file.
+/// Refuses a path that is not a folder: a file, or a name that does not exist. The error names the nearest
+/// name that does.
 pub fn check_folder(path: &Path) -> Result<(), DataError> {
     match path.is_file() {
         true => Err(DataError::NoData { path: path.to_owned(), reason: "a file; name its folder".into() }),
@@ -14,7 +15,8 @@ pub fn check_folder(path: &Path) -> Result<(), DataError> {
     }
 }
 
-/// Refuses a name that leads nowhere, with the nearest name that is there; `what` says what should be there.
+/// Refuses a path that does not exist; `what` says what it should be. The error names the nearest name that
+/// does exist.
 pub fn check_exists(path: &Path, what: &str) -> Result<(), DataError> {
     match path.exists() {
         true => Ok(()),
@@ -22,7 +24,7 @@ pub fn check_exists(path: &Path, what: &str) -> Result<(), DataError> {
     }
 }
 
-/// What is wrong with a name that leads nowhere: where it goes wrong, and the nearest name that exists there.
+/// Why a path does not exist: its first part that is missing, and the nearest name that exists there.
 pub(crate) fn reason(path: &Path, what: &str) -> String {
     let missing = first_missing(path);
     let inner =
@@ -52,8 +54,8 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
     (3 * differing <= wanted.chars().count()).then(|| missing.with_file_name(name))
 }
 
-/// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the
-/// other.
+/// How many letters must be inserted, removed, replaced or swapped with their neighbour to turn one name into
+/// the other.
 pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     // Rows of the table for one letter more of `a` each: two before, one before, this one.

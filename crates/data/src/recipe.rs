@@ -105,8 +105,8 @@ impl Recipe {
         Ok(EncodedRow { images, tokens, left_out })
     }
 
-    /// Decodes the images of an encoded conversation and appends their patches, in order. An image that turns
-    /// out to have another size than its header says is an error.
+    /// Decodes the images of an encoded conversation and appends their patches, in order. It is an error if
+    /// the header's size does not match the decoded image.
     pub fn append_patches<B: AsRef<[u8]>>(
         &self,
         row: &EncodedRow,

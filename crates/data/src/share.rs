@@ -11,7 +11,7 @@ pub enum RowShare {
     /// All.
     #[default]
     All,
-    /// The first so many in an order that the seed decides.
+    /// The first rows of an order that the seed decides.
     HeldOut {
         /// How many.
         rows: u64,
@@ -27,7 +27,8 @@ pub enum RowShare {
     },
 }
 
-/// No run has this many epochs: the order that decides which rows are held out is none of theirs.
+/// The epoch whose order decides which rows are held out. No run gets this far, so the order is never trained
+/// in.
 const SPLIT_EPOCH: u64 = u64::MAX;
 
 impl RowShare {

@@ -86,7 +86,7 @@ impl RowOrder {
     }
 }
 
-/// The finaliser of SplitMix64: every bit of the input moves half of the output's.
+/// The finaliser of SplitMix64: each bit of the input changes about half the bits of the output.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

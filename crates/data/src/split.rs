@@ -35,8 +35,8 @@ pub enum SplitChoice {
     Training,
     /// One to evaluate on: `validation`, else `test`, else the files that belong to no split.
     Evaluation,
-    /// These, with `+` between several; `all` for every file. `CONFIG/SPLIT` is one of a configuration that
-    /// the README has.
+    /// By name: several joined with `+`, `all` for every file, `CONFIG/SPLIT` for a split of one of the
+    /// README's configurations.
     Named(String),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Chosen {
     pub files: Vec<PathBuf>,
     /// The name of the split; none where no file belongs to one.
     pub split: Option<String>,
-    /// What was left, by split.
+    /// The splits that are not read.
     pub left: Vec<LeftSplit>,
     /// Links to folders of rows, which are not followed.
     pub links: Vec<PathBuf>,
@@ -116,7 +116,7 @@ pub(crate) fn split_of(file: &Path) -> Option<String> {
     }
 }
 
-/// Whether a name is that of a split, alone or of one of its pieces.
+/// Whether a file's name is that of a split, or of a piece of one.
 pub(crate) fn is_split_name(stem: &str) -> bool {
     word_of(stem).is_some() || shard_of(stem).is_some()
 }
@@ -127,7 +127,7 @@ fn word_of(word: &str) -> Option<&'static str> {
     WORDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(split, _)| *split)
 }
 
-/// The split that a name has a word of; `train` before others.
+/// The split that a word in a name means; `train` takes precedence.
 fn split_in(name: &str) -> Option<&'static str> {
     let words: Vec<_> = name.split(|c: char| !c.is_ascii_alphabetic()).filter_map(word_of).collect();
     [TRAIN, VALIDATION, TEST].into_iter().find(|split| words.contains(split))
@@ -141,8 +141,8 @@ fn shard_of(name: &str) -> Option<&str> {
     (digits(number) && digits(after) && !split.is_empty()).then_some(split)
 }
 
-/// Chooses among the files below `root`; the names above it tell nothing, and a card tells more than names
-/// do.
+/// Chooses among the files below `root`. A card takes precedence over names, and names above `root` do not
+/// count.
 pub(crate) fn choose(
     root: &Path,
     files: Vec<PathBuf>,
@@ -172,8 +172,8 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-/// The configuration that is meant, and the split of it. Every file is meant by `all` where no configuration
-/// is the default.
+/// The configuration that is wanted, and its split. If no configuration is the default, `all` means every
+/// file.
 fn configured<'c>(
     root: &Path,
     card: &'c Card,
@@ -184,7 +184,7 @@ fn configured<'c>(
     if let SplitChoice::Named(names) = wanted {
         let parts: Vec<_> = names.split('+').map(|one| one.rsplit_once('/').unwrap_or(("", one))).collect();
         let configs = parts.iter().map(|(config, _)| config.trim()).filter(|config| !config.is_empty());
-        // Two of them are the name of none.
+        // Two configurations at once are refused, by a name that no configuration has.
         name = configs.reduce(|one, other| if one == other { one } else { names });
         rest = SplitChoice::Named(parts.iter().map(|(_, split)| *split).collect::<Vec<_>>().join("+"));
     }

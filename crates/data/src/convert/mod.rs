@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// Writes a dataset to a new file and returns its rows.
+/// Writes a dataset to a new file and returns the number of rows.
 pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Result<u64, DataError> {
     let target = Target::of(to)?;
     if to.exists() {
@@ -67,7 +67,7 @@ pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Re
     written.map(|()| dataset.rows())
 }
 
-/// The rows of a dataset, one after another, with every image in hand.
+/// The rows of a dataset in order, each with the bytes of its images.
 struct Rows<'a> {
     reader: RowReader,
     next: u64,
@@ -181,7 +181,7 @@ fn message(turn: &Turn) -> Message<'_> {
     Message {
         role: turn.role.name(),
         content: match &turn.parts[..] {
-            // A marker in a content that is one text would ask for an image.
+            // In a content that is one text, a marker would stand for an image.
             [Part::Text(text)] if !text.contains(MARKER) => Content::Text(text),
             parts => Content::Parts(parts.iter().map(part).collect()),
         },

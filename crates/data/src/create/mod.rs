@@ -44,7 +44,7 @@ pub enum CreateKind {
     Photos,
 }
 
-/// How much of it is made.
+/// What is made, and how much.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {
     /// What is made.
@@ -55,7 +55,7 @@ pub struct CreateOptions {
     pub width: u32,
     /// Height of the images.
     pub height: u32,
-    /// What decides everything else.
+    /// Determines everything else.
     pub seed: u64,
     /// Threads.
     pub workers: usize,

@@ -182,7 +182,7 @@ pub struct ImageDecoder {
     pixels: Pixels,
     /// A row on its way to `pixels`.
     row: Vec<u8>,
-    /// What the orientation is turned into, swapped with `pixels`.
+    /// Where turned pixels are written before they are swapped with `pixels`.
     turned: Vec<u8>,
 }
 
@@ -192,7 +192,7 @@ impl ImageDecoder {
         let format = recognise(bytes)?;
         let pixels = &mut self.pixels;
         let orientation = match format {
-            // Our own code, fuzzed here; the others are other people's and must not take a run down.
+            // Our own decoder is fuzzed. The others are third-party code: a panic in one must not end a run.
             ImageFormat::Jpeg => {
                 let image = jpeg::Image::open(bytes, limits)?;
                 let orientation = image.header().orientation;
@@ -229,7 +229,7 @@ impl ImageDecoder {
     }
 }
 
-/// Decodes one image; to decode many, keep a [`ImageDecoder`].
+/// Decodes one image; to decode many, keep an [`ImageDecoder`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
     let mut decoder = ImageDecoder::default();
     decoder.decode(bytes, limits)?;
@@ -252,8 +252,8 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`ImageDecoder`] holds for it on the way to patches, beside a copy of the encoded data and a
-    /// few rows.
+    /// Bytes that an [`ImageDecoder`] holds for it on the way to patches, beside a copy of the encoded data
+    /// and a few rows.
     pub decoding_bytes: u64,
 }
 
@@ -271,10 +271,10 @@ pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> 
     limits.check(format, width, height)?;
     let rgb = 3 * u64::from(width) * u64::from(height);
     let copies = match (format, orientation == Orientation::default()) {
-        // Its rows go as they are converted.
+        // Its rows are given out as they are converted.
         (ImageFormat::Jpeg, true) => 0,
         (_, true) => 1,
-        // Turning takes a second one.
+        // Turning needs a second copy.
         (_, false) => 2,
     };
     let (width, height) = if orientation.swaps_sides() { (height, width) } else { (width, height) };

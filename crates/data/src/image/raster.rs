@@ -12,8 +12,7 @@ use image::{
 use std::io::Cursor;
 
 /// What a PNG may take beside its pixels: a row, text, and a colour profile, which is compressed and can be a
-/// bomb of its own. The decoder leaves a profile beyond it away, which changes nothing here: profiles are not
-/// applied.
+/// bomb of its own. The decoder drops a larger profile, which changes nothing here: profiles are not applied.
 const PNG_EXTRAS: u64 = 64 << 20;
 
 /// Reads the size as stored, and the orientation.
@@ -62,14 +61,15 @@ fn open(format: ImageFormat, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>,
     .map_err(|failure| explain(format, bytes, failure))
 }
 
-/// The pixels are ours to allocate and do not count here; [`DecodeLimits`] are checked for them.
+/// Pixels do not count here: we allocate them ourselves, within the [`DecodeLimits`].
 fn png_limits() -> Limits {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(PNG_EXTRAS);
     limits
 }
 
-/// EXIF goes before XMP, as in Pillow; a broken chunk of either is no broken image.
+/// The orientation by EXIF, else by XMP, as in Pillow. A broken chunk of either does not make the image
+/// broken.
 fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
     let exif = decoder.exif_metadata().ok().flatten().and_then(|exif| Orientation::from_exif(&exif));
     let xmp = || decoder.xmp_metadata().ok().flatten().and_then(|xmp| Orientation::from_xmp(&xmp));

@@ -19,7 +19,7 @@ const LISTED_BAD_ROWS: usize = 10;
 /// Ignored fields that are listed in text.
 const LISTED_NAMES: usize = 20;
 const HISTOGRAM_BARS: usize = 10;
-/// Characters shown of each stretch of the sample.
+/// Characters that are shown of each run of the sample.
 const SHOWN_CHARACTERS: usize = 600;
 const BAR_WIDTH: u64 = 32;
 
@@ -130,7 +130,7 @@ impl SurveyReport<'_> {
             Some(tokens) => ("Tokens", tokens),
             None => ("Image tokens", &self.survey.image_tokens),
         };
-        // Without a row there is nothing to tell, and rows without an image have no image tokens.
+        // Nothing is said where there are no rows, nor of image tokens where there are no images.
         if lengths.total() == 0 {
             return;
         }
@@ -200,7 +200,7 @@ impl SurveyReport<'_> {
         sample.runs.shown(SHOWN_CHARACTERS).lines().for_each(|line| lines.add(format!("  {line}")));
     }
 
-    /// Names what nothing is done with: nobody should find out after a run that a column was not read.
+    /// Names the fields that are not read, so that nobody finds out only after a run.
     fn ignored(&self, lines: &mut Lines<'_>) {
         let ignored = &self.survey.ignored;
         if ignored.is_empty() {
@@ -309,7 +309,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Bytes in decimal units, as the rest of the house prints them.
+/// Bytes in decimal units, as the rest of the project prints them.
 fn bytes(number: u64) -> String {
     let value = number as f64;
     match number {

@@ -202,7 +202,7 @@ impl Encoder {
             done = special.end;
             if Some(id) == self.image_token {
                 let start = out.ids.len();
-                // Past the last image of the row only the count matters: it makes the error.
+                // Placeholders beyond the row's images are only counted, for the error below.
                 let count = image_tokens.get(out.images.len()).copied().unwrap_or(0);
                 (0..count).for_each(|_| out.push(id, false));
                 out.images.push(start..start + count);
@@ -217,7 +217,8 @@ impl Encoder {
         Ok(out)
     }
 
-    /// Tokenises text between special tokens. A token is said if any of its characters is, as in HF's mask.
+    /// Tokenises text between special tokens. A token belongs to a span if any of its characters does, as in
+    /// HF's mask.
     fn push_text(
         &self,
         rendered: &Rendered,

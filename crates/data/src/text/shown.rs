@@ -26,8 +26,8 @@ pub struct TokenRun {
 pub struct TokenRuns(pub Vec<TokenRun>);
 
 impl Encoder {
-    /// Decodes a row to show it with its label mask, token by token. The first token has nothing before it
-    /// that could foretell it, and is never learned.
+    /// Decodes a row into runs of learned and unlearned tokens. The first token is never learned, because
+    /// nothing precedes it that could predict it.
     pub fn runs(&self, row: &Encoded) -> Result<TokenRuns, TextError> {
         let learned: Vec<bool> =
             row.trained.iter().enumerate().map(|(at, trained)| at > 0 && *trained).collect();
@@ -55,7 +55,7 @@ impl Encoder {
         Ok(text + &self.exact(&row.ids[done..end])?)
     }
 
-    /// The text of ids with the bytes of characters that were cut.
+    /// The text of some ids. Where they begin or end within a character, its bytes are shown.
     fn exact(&self, ids: &[u32]) -> Result<String, TextError> {
         let decoded = self.decode(ids)?;
         if !decoded.contains(char::REPLACEMENT_CHARACTER) {
@@ -84,8 +84,8 @@ impl TokenRuns {
         MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
     }
 
-    /// The row's text, what is learned between [`TokenRuns::marks`]. Of a longer stretch than so many characters
-    /// the middle is left out: its beginning and its end tell what it is.
+    /// The row's text, with what is learned between [`TokenRuns::marks`]. A run of more than `characters`
+    /// characters loses its middle.
     pub fn shown(&self, characters: usize) -> String {
         let [before, after] = self.marks();
         let stretch = |run: &TokenRun| match (run.trained, excerpt(&run.text, characters)) {
@@ -96,8 +96,8 @@ impl TokenRuns {
     }
 }
 
-/// Text of a stranger for our terminal: no control characters but line ends, and the middle left out where it
-/// is long.
+/// Makes text of a row safe to print: replaces control characters other than line ends, and leaves out the
+/// middle of long text.
 fn excerpt(text: &str, characters: usize) -> String {
     let safe: Vec<_> = text
         .chars()

@@ -2,10 +2,11 @@
 //! reads what it makes.
 //!
 //! Reads one JSON request a line from standard input and answers each with one line of JSON:
-//! - `{"time": [FILE...], "rounds": N, "threads": N}`: milliseconds an image takes on all threads together: to compact
-//!   patches, to HF's f32 `pixel_values`, and decoded only;
+//! - `{"time": [FILE...], "rounds": N, "threads": N}`: milliseconds an image takes on all threads together: to
+//!   compact patches, to HF's f32 `pixel_values`, and decoded only;
 //! - `{"process": FILE, "output": FILE}`: writes `pixel_values` as raw f32, answers with grid and size;
-//! - `{"encode": {"turns": [...]}, "image_tokens": [...]}`: answers with ids and which of them are trained on.
+//! - `{"encode": {"turns": [...]}, "image_tokens": [...]}`: answers with ids and which of them are
+//!   trained on.
 //!
 //! Arguments: the checkpoint's folder, fewest pixels, most pixels.
 
@@ -99,8 +100,8 @@ struct Worker {
     values: Vec<f32>,
 }
 
-/// Milliseconds an image takes when `threads` threads share `rounds` passes over the files. Each has done an image before
-/// the clock starts, as the processes of HF have.
+/// Milliseconds an image takes when `threads` threads share `rounds` passes over the files. Each thread
+/// processes one image before the clock starts, as HF's processes do.
 fn milliseconds(
     files: &[Vec<u8>],
     rounds: usize,

@@ -364,6 +364,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_says_what_is_not_read() {
+        let left =
+            |split: Option<&str>, files, outside| LeftSplit { split: split.map(Into::into), files, outside };
+        let left = vec![left(Some("test"), 1, false), left(None, 2, false), left(None, 3, true)];
+        let splits = |read: Option<&str>| NotRead::Splits { read: read.map(Into::into), left: left.clone() };
+        let rest = "not read: test (1 file), 2 files of no split, 3 files outside the README's configuration";
+        assert_eq!(splits(Some("train")).to_string(), format!("split: train; {rest}"));
+        assert_eq!(splits(None).to_string(), format!("split: the files of no split; {rest}"));
+        let link = NotRead::Link("more".into()).to_string();
+        assert!(link.starts_with("not read: the rows in more, a link to a folder"), "{link}");
+    }
+
+    #[test]
     fn where_names_do_not_decide_the_user_must() {
         for names in [
             &["test.jsonl", "validation.jsonl"][..],

@@ -56,7 +56,7 @@ fn a_jpeg_cut_anywhere_is_refused() {
 
 #[test]
 fn a_broken_image_leaves_no_patches() {
-    // Rows are cut into patches as they are decoded, so the first ones are there when the data turns out to end.
+    // Rows are cut into patches as they are decoded, so the first patches are there when the data ends early.
     let processor = Processor::new(ProcessorConfig::default(), LIMITS);
     let mut patches = vec![7; 3];
     for (name, bytes) in

@@ -327,7 +327,7 @@ fn a_sample_shows_each_token_by_itself() {
     let encoder = encoder();
     let mut encoded = encoder.encode(&exchange(&["👩 [[1]]"]), &[], TrainOn::Assistant).expect("encodes");
     let first = encoded.trained.iter().position(|trained| *trained).expect("an answer");
-    // As if another rule had taken the first token of the answer, which is a piece of a character, out of the loss.
+    // As if another rule had excluded the first token of the answer, which is a piece of a character.
     encoded.trained[first] = false;
     let shown = encoder.runs(&encoded).expect("decodes").shown(usize::MAX);
     let (_, answer) = shown.split_once("assistant\n").expect("an answer");

@@ -1,8 +1,8 @@
 //! A survey for people and for programs.
 //!
 //! Takes a [`Survey`] and the size of a batch, and gives lines that fit a terminal, or JSON with the same
-//! figures. A line that asks for something to be done has a [`SurveyTopic`], to which a front end adds its own
-//! advice.
+//! figures. A line that asks for something to be done has a [`SurveyTopic`], to which a front end adds its
+//! own advice.
 
 use super::{Lengths, SizeClass, Survey};
 use crate::{

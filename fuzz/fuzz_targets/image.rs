@@ -3,9 +3,8 @@
 #![no_main]
 
 use garden_data::{
-    embedded::decode_data_uri,
-    image::{DecodeLimits, decode, dimensions},
-    processor::{Processor, ProcessorConfig, Workspace},
+    DecodeLimits, ImageWorkspace, Processor, ProcessorConfig,
+    parsers::{decode_data_uri, decode_image, image_extent},
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -17,12 +16,13 @@ fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |bytes: &[u8]| {
     let bytes = decoded.as_deref().unwrap_or(bytes);
     let mut patches = Vec::new();
     let processor = Processor::new(ProcessorConfig::default(), LIMITS);
-    let grid = processor.append_patches(bytes, &mut Workspace::default(), &mut patches).ok();
-    let pixels = decode(bytes, LIMITS).ok();
+    let grid = processor.append_patches(bytes, &mut ImageWorkspace::default(), &mut patches).ok();
+    let pixels = decode_image(bytes, LIMITS).ok();
     let expected = pixels.as_ref().and_then(|pixels| processor.config().grid(pixels.width, pixels.height).ok());
     assert_eq!(grid, expected);
     assert_eq!(patches.len(), grid.map_or(0, |grid| grid.patches() * processor.config().patch_bytes()));
     let Some(pixels) = pixels else { return };
     assert_eq!(pixels.rgb.len(), pixels.width as usize * pixels.height as usize * 3);
-    assert_eq!(dimensions(bytes, LIMITS), Ok((pixels.width, pixels.height)));
+    let size = image_extent(bytes, LIMITS).map(|extent| (extent.width, extent.height));
+    assert_eq!(size, Ok((pixels.width, pixels.height)));
 });

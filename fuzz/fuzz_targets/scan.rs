@@ -1,10 +1,7 @@
 //! The rows of a file: where they are does not depend on how the file is read, and a valid array loses none.
 #![no_main]
 
-use garden_data::{
-    scan::{Layout, ScanError, scan, trim},
-    value::Value,
-};
+use garden_data::parsers::{Layout, ScanError, Value, scan_rows, trim_row};
 use libfuzzer_sys::fuzz_target;
 use std::io::{Chain, Read};
 
@@ -14,7 +11,7 @@ fn spans(reader: impl Read, layout: Layout) -> Option<Vec<u64>> {
         offsets.push(offset);
         Ok::<_, ScanError>(())
     };
-    let end = scan(reader, layout, push, |_| {}).ok()?;
+    let end = scan_rows(reader, layout, push, |_| {}).ok()?;
     offsets.push(end);
     Some(offsets)
 }
@@ -38,7 +35,7 @@ fuzz_target!(|text: &[u8]| {
         if let Ok(serde_json::Value::Array(rows)) = serde_json::from_slice(plain) {
             assert_eq!(rows.len() + 1, offsets.len());
             for span in offsets.windows(2) {
-                let row = trim(&text[span[0] as usize..span[1] as usize], layout);
+                let row = trim_row(&text[span[0] as usize..span[1] as usize], layout);
                 assert!(Value::from_json(row).is_ok(), "{:?}", String::from_utf8_lossy(row));
             }
         }

@@ -1,10 +1,7 @@
 //! Any text in any turns to token ids: no panic, and text never becomes a control token.
 #![no_main]
 
-use garden_data::{
-    Conversation, ImageSource, Part, Role, Turn,
-    text::{Encoder, TrainOn},
-};
+use garden_data::{Conversation, Encoder, ImageSource, Part, Role, TrainOn, Turn};
 use libfuzzer_sys::fuzz_target;
 use std::{path::Path, sync::LazyLock};
 

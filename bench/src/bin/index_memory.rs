@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 use garden_bench::resident;
-use garden_data::{Dataset, DatasetOptions, RowReader, shuffle::Order};
+use garden_data::{Dataset, DatasetOptions, RowOrder, RowReader};
 use garden_memory::ByteSize;
 use std::{
     env,
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
         let begun = Instant::now();
         let dataset = Arc::new(Dataset::open(&data.to_string_lossy(), &DatasetOptions::default(), &())?);
         let opened = begun.elapsed();
-        let order = Order::shuffled(dataset.rows(), 0, 0);
+        let order = RowOrder::shuffled(dataset.rows(), 0, 0);
         let mut reader = RowReader::new(dataset);
         for row in (0..READ).filter_map(|place| order.row(place)) {
             reader.read(row)?;

@@ -5,7 +5,7 @@
 //!     cargo run --release -p garden-bench --bin jpeg_decoders photos/*.jpg
 
 use anyhow::{Context, Result, anyhow};
-use garden_data::image::{DecodeLimits, Decoder};
+use garden_data::{DecodeLimits, ImageDecoder};
 use std::time::Instant;
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::JpegDecoder;
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     );
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path).context(path.clone())?;
-        let (mut decoder, mut theirs) = (Decoder::default(), Vec::new());
+        let (mut decoder, mut theirs) = (ImageDecoder::default(), Vec::new());
         let (mut our_best, mut their_best) = (f64::MAX, f64::MAX);
         for _ in 0..ROUNDS {
             our_best = our_best

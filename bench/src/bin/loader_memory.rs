@@ -8,11 +8,8 @@
 use anyhow::{Context, Result, bail};
 use garden_bench::resident;
 use garden_data::{
-    Dataset, DatasetOptions, Loader, LoaderOptions, Purpose, Recipe,
-    create::{CreateOptions, Kind, create},
-    image::DecodeLimits,
-    processor::{PixelLimits, Processor},
-    text::Encoder,
+    CreateKind, CreateOptions, Dataset, DatasetOptions, DecodeLimits, Encoder, Loader, LoaderOptions,
+    PixelLimits, Processor, Purpose, Recipe, create_dataset,
 };
 use garden_memory::ByteSize;
 use std::{
@@ -58,7 +55,11 @@ fn main() -> Result<()> {
 fn make(folder: &Path, rows: u64, size: &str) -> Result<()> {
     let (width, height) = size.split_once('x').context("a size is WxH")?;
     let (width, height) = (width.parse()?, height.parse()?);
-    create(folder, &CreateOptions { kind: Kind::Photos, rows, width, height, seed: 0, workers: 2 }, &())?;
+    create_dataset(
+        folder,
+        &CreateOptions { kind: CreateKind::Photos, rows, width, height, seed: 0, workers: 2 },
+        &(),
+    )?;
     Ok(())
 }
 

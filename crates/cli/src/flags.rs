@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
-use garden_data::processor::PixelLimits;
+use garden_data::PixelLimits;
 use garden_model::Precision;
 use garden_train::{FrontEndOptions, TrainOptions};
 use serde::Deserialize;

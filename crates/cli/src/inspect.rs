@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    garden_data::missing::check(&args.path, "file or folder")?;
+    garden_data::check_exists(&args.path, "file or folder")?;
     let report = inspect(&args.path, args.values)?;
     match args.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),

@@ -1,6 +1,6 @@
 //! What commands share for people: the choice of a format and bars for long work.
 
-use garden_data::progress::{Progress, Unit};
+use garden_data::{Progress, ProgressUnit};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     sync::{Mutex, PoisonError},
@@ -49,8 +49,8 @@ impl Bars {
 }
 
 impl Progress for Bars {
-    fn begin(&self, what: &str, unit: Unit, total: u64) {
-        let template = if unit == Unit::Bytes { BYTES_STYLE } else { ROWS_STYLE };
+    fn begin(&self, what: &str, unit: ProgressUnit, total: u64) {
+        let template = if unit == ProgressUnit::Bytes { BYTES_STYLE } else { ROWS_STYLE };
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);

@@ -2,18 +2,17 @@
 //! reads what it makes.
 //!
 //! Reads one JSON request a line from standard input and answers each with one line of JSON:
-//! - `{"time": [FILE...], "rounds": N, "threads": N}`: milliseconds an image takes on all threads together: to compact
-//!   patches, to HF's f32 `pixel_values`, and decoded only;
+//! - `{"time": [FILE...], "rounds": N, "threads": N}`: milliseconds an image takes on all threads together: to
+//!   compact patches, to HF's f32 `pixel_values`, and decoded only;
 //! - `{"process": FILE, "output": FILE}`: writes `pixel_values` as raw f32, answers with grid and size;
-//! - `{"encode": {"turns": [...]}, "image_tokens": [...]}`: answers with ids and which of them are trained on.
+//! - `{"encode": {"turns": [...]}, "image_tokens": [...]}`: answers with ids and which of them are
+//!   trained on.
 //!
 //! Arguments: the checkpoint's folder, fewest pixels, most pixels.
 
 use garden_data::{
-    Conversation, ImageSource, Part, Role, Turn,
-    image::{DecodeLimits, Decoder, ImageError},
-    processor::{PixelLimits, Processor, Workspace},
-    text::{Encoder, TrainOn},
+    Conversation, DecodeLimits, Encoder, ImageDecoder, ImageError, ImageSource, ImageWorkspace, Part,
+    PixelLimits, Processor, Role, TrainOn, Turn,
 };
 use serde_json::{Value, json};
 use std::{
@@ -75,7 +74,8 @@ fn answer(request: &Value, processor: &Processor, encoder: &Encoder) -> Outcome<
     }
     if let (Some(file), Some(output)) = (request["process"].as_str(), request["output"].as_str()) {
         let (mut patches, mut values) = (Vec::new(), Vec::new());
-        let grid = processor.append_patches(&fs::read(file)?, &mut Workspace::default(), &mut patches)?;
+        let grid =
+            processor.append_patches(&fs::read(file)?, &mut ImageWorkspace::default(), &mut patches)?;
         processor.append_pixel_values(&patches, &mut values);
         fs::write(output, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())?;
         return Ok(json!({"grid": [1, grid.rows, grid.columns], "patch_bytes": patches.len()}));
@@ -94,14 +94,14 @@ fn number(value: &Value) -> Outcome<usize> {
 /// The buffers of a thread, recycled from image to image as a loader's worker does.
 #[derive(Default)]
 struct Worker {
-    workspace: Workspace,
-    decoder: Decoder,
+    workspace: ImageWorkspace,
+    decoder: ImageDecoder,
     patches: Vec<u8>,
     values: Vec<f32>,
 }
 
-/// Milliseconds an image takes when `threads` threads share `rounds` passes over the files. Each has done an image before
-/// the clock starts, as the processes of HF have.
+/// Milliseconds an image takes when `threads` threads share `rounds` passes over the files. Each thread
+/// processes one image before the clock starts, as HF's processes do.
 fn milliseconds(
     files: &[Vec<u8>],
     rounds: usize,

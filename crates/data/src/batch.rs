@@ -94,16 +94,6 @@ impl Batch {
         self.rows.is_empty()
     }
 
-    /// How many tokens have a label: what the loss is divided by. The first token of a sequence is never
-    /// predicted, so it does not count.
-    pub fn label_tokens(&self) -> usize {
-        let learned = |span: &[usize]| {
-            let labels = self.labels.get(span[0] + 1..span[1]).unwrap_or_default();
-            labels.iter().filter(|label| **label != NO_LABEL).count()
-        };
-        self.segments.windows(2).map(learned).sum()
-    }
-
     /// Empties it and keeps its buffers.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
@@ -214,7 +204,6 @@ mod tests {
         for (image, row) in batch.images.iter().zip([8, 9]) {
             assert_eq!(batch.patches[image.patches.clone()], [row; 4 * 588]);
         }
-        assert_eq!(batch.label_tokens(), 3, "the first token of a row is never learned");
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Columns(Vec<(&'static str, String)>);
 /// Why a list of columns cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ColumnsError {
-    /// Not two names with a sign between them.
+    /// Not two names with `=` between them.
     #[error("'{0}' is not MEANING=COLUMN, such as image=photo")]
     Form(String),
     /// A meaning that no shape has.

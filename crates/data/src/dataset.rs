@@ -17,7 +17,7 @@ use crate::{
     scan,
     shape::{self, Reading, Shape},
     source::{self, ImageRoot},
-    split::{self, Chosen, LeftSplit, SplitChoice},
+    split::{self, Chosen, LeftSplit, NotRead, SplitChoice},
     staging,
     table::Table,
     value::Value,
@@ -160,12 +160,12 @@ impl Dataset {
             dataset.files.push(file);
         }
         prints.extend(dataset.columns.to_string().bytes());
-        dataset.fingerprint = index::hash(&prints);
+        dataset.fingerprint = index::fnv1a(&prints);
         Ok(dataset)
     }
 
-    /// One dataset of several, in which each row is there as often as the weight of its dataset says. An
-    /// epoch sees them all. A dataset by itself stays what it was, so that runs of it can be continued.
+    /// Joins datasets into one, in which each row appears as often as the weight of its dataset says. A
+    /// single dataset of weight 1 stays as it is, so that its runs can be resumed.
     pub fn join(mut parts: Vec<(Self, u64)>) -> Result<Self, DataError> {
         if let [(_, 1)] = parts[..] {
             return Ok(parts.remove(0).0);
@@ -181,7 +181,7 @@ impl Dataset {
             split: first.split.clone(),
             left: parts.iter().flat_map(|(part, _)| part.left.iter().cloned()).collect(),
             links: parts.iter().flat_map(|(part, _)| part.links.iter().cloned()).collect(),
-            fingerprint: index::hash(&prints),
+            fingerprint: index::fnv1a(&prints),
         };
         parts.iter().try_for_each(|(part, weight)| joined.append(part, *weight))?;
         Ok(joined)
@@ -209,18 +209,11 @@ impl Dataset {
         self.fingerprint
     }
 
-    /// What was found beside the rows and is not read, in words: other splits, and links to folders of rows.
-    pub fn not_read(&self) -> Vec<String> {
-        let left: Vec<String> = self.left.iter().map(LeftSplit::to_string).collect();
-        let split = self.split.as_deref().unwrap_or("the files of no split");
-        let splits = (!left.is_empty()).then(|| format!("split: {split}; not read: {}", left.join(", ")));
-        let link = |link: &PathBuf| {
-            format!(
-                "not read: the rows in {}, a link to a folder: name it as a dataset of its own",
-                link.display()
-            )
-        };
-        splits.into_iter().chain(self.links.iter().map(link)).collect()
+    /// What lies beside the rows and is not read: other splits, and links to folders of rows.
+    pub fn not_read(&self) -> Vec<NotRead> {
+        let splits = || NotRead::Splits { read: self.split.clone(), left: self.left.clone() };
+        let splits = (!self.left.is_empty()).then(splits);
+        splits.into_iter().chain(self.links.iter().cloned().map(NotRead::Link)).collect()
     }
 
     /// The number of a row's file, the file, and the row's number in it from 0.
@@ -239,7 +232,7 @@ impl Dataset {
     }
 }
 
-/// A file is its own split: naming another one would go unheard.
+/// A single file. It is its own split, and naming another split is refused.
 fn one_file(path: &Path, wanted: &SplitChoice) -> Result<Chosen, DataError> {
     let name = path.file_name().map_or(path, Path::new);
     match wanted {
@@ -416,8 +409,7 @@ impl RowReader {
         Ok(Row { id, shape, conversation, ignored })
     }
 
-    /// A number that is equal for equal images of a row, and different for most others: found without reading
-    /// a file.
+    /// A number that is equal for equal images and differs for most others, found without reading a file.
     pub(crate) fn image_size(&self, row: u64, image: &ImageSource) -> Option<u64> {
         match image {
             ImageSource::Bytes(bytes) => Some(bytes.len() as u64),

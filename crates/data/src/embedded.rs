@@ -11,7 +11,7 @@ use base64::{
 };
 use std::borrow::Cow;
 
-/// Padding is left away by some writers; its absence loses nothing.
+/// Some writers omit the padding; nothing is lost without it.
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 const STANDARD_BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, LENIENT);

@@ -15,7 +15,7 @@ use std::{
 /// Text of a row is shown up to this many characters.
 const LONGEST_SHOWN: usize = 200;
 
-/// Text of a row inside a message: short, and unable to steer a terminal.
+/// Text of a row inside a message: shortened, without control characters.
 struct Shown<T>(T);
 
 impl<T: AsRef<OsStr>> fmt::Display for Shown<T> {
@@ -203,7 +203,7 @@ pub enum BadRow {
         /// What is wrong with it.
         source: ImageError,
     },
-    /// An image whose header gives another size than it has.
+    /// An image whose header's size does not match the decoded image.
     #[error("image {number}: the header's size does not match the decoded image")]
     ImageHeader {
         /// Which image of the row, from 1.
@@ -240,7 +240,7 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
 
 impl BadRow {
     /// The kind of mistake, in words: rows with the same kind are counted together.
-    pub fn kind(&self) -> String {
+    pub(crate) fn kind(&self) -> String {
         let fixed = match self {
             Self::Refused { field, .. } => return format!("with a field that is not followed: '{field}'"),
             Self::Twice { first, second } => return format!("with both '{first}' and '{second}'"),
@@ -270,14 +270,6 @@ impl BadRow {
             Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be fetched",
         };
         fixed.to_owned()
-    }
-
-    /// The image that is at fault, counted from 1 over the row, where it is known by its number.
-    pub fn image_number(&self) -> Option<usize> {
-        match self {
-            Self::Image { number, .. } | Self::ImageHeader { number } => Some(*number),
-            _ => None,
-        }
     }
 
     /// Names the image of a row, counted from 0, that an error is about.
@@ -349,7 +341,7 @@ pub enum DataError {
         /// Their names.
         has: String,
     },
-    /// A folder to read images from is none.
+    /// A folder to read images from does not exist or is not a folder.
     #[error("{}: not a folder, and images should be read from it", .0.display())]
     ImageRoot(PathBuf),
     /// The dataset is empty.
@@ -418,7 +410,7 @@ impl DataError {
     }
 
     /// Names the file that an operation failed on.
-    pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }
     }

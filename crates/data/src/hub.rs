@@ -9,7 +9,7 @@ use crate::{
     dataset::{self, Found},
     error::DataError,
     missing,
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     split::{self, SplitChoice},
 };
 use hf_hub::{
@@ -36,7 +36,7 @@ pub(crate) fn is_id(name: &str) -> bool {
     parts.len() == 2 && parts.iter().all(|part| word(part)) && !dataset::is_data(Path::new(id), None)
 }
 
-/// The environment's say, read once so that tests can say otherwise.
+/// The settings of the environment, as values that tests can choose.
 struct Hub {
     cache: Cache,
     endpoint: Option<String>,
@@ -112,8 +112,7 @@ impl Hub {
         if !is_name(&info.sha) {
             return Err(format!("the hub names a commit that is none: {}", info.sha));
         }
-        // By the commit, and not by the branch: all files are of one moment, and old ones are not taken for
-        // new.
+        // By commit, not by branch: all files then belong to one version.
         let commit = Repo::with_revision(place.id.clone(), place.kind, info.sha.clone());
         let fetch = Fetch { api: api.repo(commit.clone()), cache: self.cache.repo(commit), progress, place };
         let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
@@ -125,7 +124,7 @@ impl Hub {
     }
 }
 
-/// Chooses the files to have among the names of all.
+/// Chooses the files to fetch, by the names of all files.
 type Choose<'a> = dyn for<'n> Fn(&'n [String], &Fetch<'_>) -> Result<Vec<&'n String>, String> + 'a;
 
 /// A name on the hub, and where the cache keeps it.
@@ -173,7 +172,7 @@ fn dataset_files<'n>(
     Ok(names.iter().filter(wanted).collect())
 }
 
-/// A message that begins with a folder, where there is none yet.
+/// The message of an error about a folder, without the folder: there is none yet.
 fn without_folder(error: DataError) -> String {
     error.to_string().trim_start_matches(": ").to_owned()
 }
@@ -189,7 +188,7 @@ fn model_files(names: &[String]) -> Result<Vec<&String>, String> {
     Ok(names.iter().filter(wanted).collect())
 }
 
-/// What is needed to have one file of a commit after another.
+/// Fetches files of one commit.
 struct Fetch<'a> {
     api: ApiRepo,
     cache: CacheRepo,
@@ -206,7 +205,7 @@ impl Fetch<'_> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Has a file in the cache, from afar if need be.
+    /// Downloads a file, unless the cache has it.
     fn file(&self, name: &str) -> Result<(), String> {
         // The name comes from the server and becomes a path here.
         let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
@@ -239,8 +238,8 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     missing::check_folder(path).map(|()| path.to_owned())
 }
 
-/// A name that is neither here nor on the hub: who mistyped a path is told so first, and of the network after
-/// it.
+/// The error for a name that is neither here nor on the hub. It speaks of the path first, since most such
+/// names are mistyped paths.
 fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {
     match error {
         DataError::Hub { id, reason } => {
@@ -256,7 +255,7 @@ fn is_image(name: &Path) -> bool {
     IMAGE_EXTENSIONS.iter().any(|known| extension == *known)
 }
 
-/// What to do about an answer of the hub.
+/// Adds to an error of the hub what can be done about it.
 fn explain(error: &ApiError, what: &str) -> String {
     let text = error.to_string();
     let has = |code: &str| text.contains(code);
@@ -279,7 +278,7 @@ impl hf_hub::api::Progress for Bar<'_> {
     fn init(&mut self, size: usize, name: &str) {
         // Called once more for each attempt.
         if !self.begun {
-            self.progress.begin(&format!("Downloading {name}"), Unit::Bytes, size as u64);
+            self.progress.begin(&format!("Downloading {name}"), ProgressUnit::Bytes, size as u64);
             self.begun = true;
         }
     }

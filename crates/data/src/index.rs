@@ -6,7 +6,7 @@
 
 use crate::{
     error::DataError,
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     scan::{self, Layout, ScanError},
 };
 use std::{
@@ -21,7 +21,8 @@ use std::{
 const MAGIC: u64 = u64::from_le_bytes(*b"GARDNIX1");
 /// Magic, layout, size, time, hash, rows, end of the rows, and a hash of these seven.
 const HEADER: u64 = 8 * 8;
-/// Hashed at each end of the data: enough to notice a file that was rewritten with size and time kept.
+/// Bytes that are hashed at each end of the data: enough to notice a rewritten file of the same size and
+/// time.
 const HASHED: u64 = 64 << 10;
 
 /// An open index with its data file.
@@ -94,7 +95,7 @@ impl Index {
     /// A number that changes with the data.
     pub fn fingerprint(&self) -> u64 {
         let stamp = self.header.stamp;
-        hash(&[stamp.size, stamp.ends, self.header.rows].map(u64::to_le_bytes).concat())
+        fnv1a(&[stamp.size, stamp.ends, self.header.rows].map(u64::to_le_bytes).concat())
     }
 
     /// Where a row is; `None` past the last one.
@@ -138,7 +139,7 @@ impl Stamp {
         data.read_exact_at(&mut end, size - hashed)?;
         let time = (about.mtime() as u64).wrapping_mul(1_000_000_000).wrapping_add(about.mtime_nsec() as u64);
         let stamp =
-            Self { layout: Layout::of(&head), size, time, ends: hash(&head).rotate_left(1) ^ hash(&end) };
+            Self { layout: Layout::of(&head), size, time, ends: fnv1a(&head).rotate_left(1) ^ fnv1a(&end) };
         Ok((stamp, head))
     }
 }
@@ -155,7 +156,7 @@ impl Header {
         for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }
-        let sum = hash(&bytes[..56]);
+        let sum = fnv1a(&bytes[..56]);
         bytes[56..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -212,7 +213,7 @@ fn build(
         let mut reader = data;
         reader.seek(SeekFrom::Start(0)).map_err(|error| BuildError::Data(DataError::io(path)(error)))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        progress.begin(&format!("Indexing {name}"), Unit::Bytes, stamp.size);
+        progress.begin(&format!("Indexing {name}"), ProgressUnit::Bytes, stamp.size);
         let mut writer = BufWriter::new(&mut *file);
         writer.write_all(&[0; HEADER as usize])?;
         let mut rows = 0;
@@ -264,19 +265,19 @@ pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     Some(caches?.join("model-garden").join(name))
 }
 
-/// A number for the place of a file, whatever folder it is named from.
+/// A number for the absolute path of a file.
 pub(crate) fn path_hash(path: &Path) -> io::Result<u64> {
-    Ok(hash(std::path::absolute(path)?.as_os_str().as_encoded_bytes()))
+    Ok(fnv1a(std::path::absolute(path)?.as_os_str().as_encoded_bytes()))
 }
 
 /// A number that changes with a file: its size, its time and both its ends.
 pub(crate) fn stamp(data: &File) -> io::Result<u64> {
     let Stamp { size, time, ends, .. } = Stamp::of(data)?;
-    Ok(hash(&[size, time, ends].map(u64::to_le_bytes).concat()))
+    Ok(fnv1a(&[size, time, ends].map(u64::to_le_bytes).concat()))
 }
 
-/// FNV-1a, which is the same on every machine and in every version.
-pub fn hash(bytes: &[u8]) -> u64 {
+/// The FNV-1a hash, which is the same on every machine and in every version.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

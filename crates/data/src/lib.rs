@@ -4,7 +4,7 @@
 //! and hub ids. A [`Recipe`] holds a model folder's image processor, tokenizer and chat template, and encodes
 //! conversations. A [`Loader`] prepares rows ahead in threads and gives packed [`Batch`]es of token ids,
 //! labels and image patches; [`Padded`] is the same batch in the form of Hugging Face's models.
-//! [`survey::survey`] looks at every row before anything is trained.
+//! [`survey()`] looks at every row before anything is trained.
 //!
 //! Nothing here grows with the number of rows: their offsets live in an index file, and an image lives from
 //! its decoding to the end of its batch.
@@ -37,46 +37,90 @@ mod batch;
 mod card;
 mod columns;
 mod convert;
-pub mod create;
+mod create;
 mod dataset;
-pub mod embedded;
+mod embedded;
 mod error;
 mod guarded;
-pub mod hub;
-pub mod image;
-pub mod index;
+mod hub;
+mod image;
+mod index;
 mod loader;
-pub mod missing;
-pub mod overlap;
+mod missing;
+mod overlap;
 mod position;
 mod prefetch;
 mod prepare;
-pub mod processor;
-pub mod progress;
+mod processor;
+mod progress;
 mod recipe;
 mod remote;
 mod row;
-pub mod scan;
-pub mod shape;
+mod scan;
+mod shape;
 mod share;
-pub mod shuffle;
+mod shuffle;
 mod source;
 mod split;
 mod staging;
-pub mod survey;
+mod survey;
 mod table;
-pub mod text;
-pub mod value;
+mod text;
+mod value;
 
-pub use batch::{Batch, BatchImage, NO_LABEL, Padded};
-pub use columns::Columns;
-pub use convert::convert;
+// Datasets: files, folders and hub ids as numbered rows.
+pub use columns::{Columns, ColumnsError};
 pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
-pub use error::{BadRow, DataError, RowError};
+pub use overlap::{RowSet, SharedRows, shared_rows};
+pub use share::RowShare;
+pub use shuffle::RowOrder;
+pub use split::{LeftSplit, NotRead, SplitChoice};
+
+// Rows: what one says, and how it was written.
+pub use row::{Conversation, ImageSource, Json, Part, Role, RowId, Turn};
+pub use shape::Shape;
+pub use source::MAX_IMAGE_BYTES;
+
+// Images: encoded bytes to pixels, and to the patches of a model.
+pub use image::{DecodeLimits, ImageDecoder, ImageError, ImageFormat, Pixels};
+pub use processor::{
+    Grid, ImageHeader, ImageWorkspace, PixelLimits, Processor, ProcessorConfig, ProcessorError,
+    files_for_transformers_4,
+};
+
+// Text: conversations to token ids and labels, and back.
+pub use text::{Encoded, Encoder, EncoderError, TextError, TokenRun, TokenRuns, TrainOn, token_bytes};
+
+// Batches: rows encoded for a purpose, prepared ahead and packed.
+pub use batch::{Batch, BatchImage, NO_LABEL, Padded};
 pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Tally};
 pub use position::Position;
 pub use recipe::{EncodedRow, LeftOut, Purpose, Recipe, RecipeError};
-pub use row::{Conversation, ImageSource, Json, Part, Role, RowId, Turn};
-pub use share::RowShare;
-pub use source::MAX_IMAGE_BYTES;
-pub use split::SplitChoice;
+
+// The survey: what a dataset holds and what training will make of it.
+pub use survey::{
+    Lengths, Measure, RowCounts, SampleRow, SizeClass, Survey, SurveyLine, SurveyOptions, SurveyReport,
+    SurveyTopic, survey,
+};
+
+// New datasets: made up, or written again with their images inside.
+pub use convert::convert;
+pub use create::{CreateKind, CreateOptions, create as create_dataset, shape_colours};
+
+// Paths and hub ids that a user names.
+pub use hub::model_folder;
+pub use missing::{check_exists, check_folder, edit_distance};
+
+// What every part shares: errors, progress, and a hash for fingerprints.
+pub use error::{BadRow, DataError, RowError};
+pub use index::fnv1a;
+pub use progress::{Progress, ProgressUnit};
+
+/// The parsers of untrusted input, one by one. The main path calls them; fuzz targets call them directly.
+pub mod parsers {
+    pub use crate::embedded::decode_data_uri;
+    pub use crate::image::{Extent, decode as decode_image, extent as image_extent};
+    pub use crate::scan::{Layout, ScanError, scan as scan_rows, trim as trim_row};
+    pub use crate::shape::{Reading, read as read_row};
+    pub use crate::value::Value;
+}

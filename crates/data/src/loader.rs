@@ -15,7 +15,7 @@ use crate::{
     recipe::{LeftOut, Recipe},
     row::RowId,
     share::RowShare,
-    shuffle::Order,
+    shuffle::RowOrder,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -182,8 +182,8 @@ impl Loader {
         }
         let shuffle = options.shuffle;
         let order = move |epoch| match shuffle {
-            Some(seed) => Order::shuffled(rows, seed, epoch),
-            None => Order::sequential(rows),
+            Some(seed) => RowOrder::shuffled(rows, seed, epoch),
+            None => RowOrder::sequential(rows),
         };
         // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an
         // epoch.

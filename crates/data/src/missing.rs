@@ -6,23 +6,25 @@
 use crate::error::DataError;
 use std::path::{Path, PathBuf};
 
-/// Refuses what is not a folder: a name that leads nowhere, with the nearest name that is there, and a file.
+/// Refuses a path that is not a folder: a file, or a name that does not exist. The error names the nearest
+/// name that does.
 pub fn check_folder(path: &Path) -> Result<(), DataError> {
     match path.is_file() {
         true => Err(DataError::NoData { path: path.to_owned(), reason: "a file; name its folder".into() }),
-        false => check(path, "folder"),
+        false => check_exists(path, "folder"),
     }
 }
 
-/// Refuses a name that leads nowhere, with the nearest name that is there; `what` says what should be there.
-pub fn check(path: &Path, what: &str) -> Result<(), DataError> {
+/// Refuses a path that does not exist; `what` says what it should be. The error names the nearest name that
+/// does exist.
+pub fn check_exists(path: &Path, what: &str) -> Result<(), DataError> {
     match path.exists() {
         true => Ok(()),
         false => Err(DataError::NoData { path: path.to_owned(), reason: reason(path, what) }),
     }
 }
 
-/// What is wrong with a name that leads nowhere: where it goes wrong, and the nearest name that exists there.
+/// Why a path does not exist: its first part that is missing, and the nearest name that exists there.
 pub(crate) fn reason(path: &Path, what: &str) -> String {
     let missing = first_missing(path);
     let inner =
@@ -46,15 +48,15 @@ fn nearest(missing: &Path) -> Option<PathBuf> {
     let names = std::fs::read_dir(parent.unwrap_or(Path::new("."))).ok()?.flatten();
     let scored = names.filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        Some((distance(&wanted, &name.to_lowercase()), name))
+        Some((edit_distance(&wanted, &name.to_lowercase()), name))
     });
     let (differing, name) = scored.min()?;
     (3 * differing <= wanted.chars().count()).then(|| missing.with_file_name(name))
 }
 
-/// Letters that must be put in, left out, replaced or swapped with their neighbour to make one name of the
-/// other.
-pub fn distance(a: &str, b: &str) -> usize {
+/// How many letters must be inserted, removed, replaced or swapped with their neighbour to turn one name into
+/// the other.
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     // Rows of the table for one letter more of `a` each: two before, one before, this one.
     let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect(), vec![0; b.len() + 1]];
@@ -80,9 +82,12 @@ mod tests {
     #[test]
     fn a_slip_of_the_finger_counts_once() {
         for (typed, meant) in [("rwos", "rows"), ("rws", "rows"), ("rowss", "rows"), ("rovs", "rows")] {
-            assert_eq!(distance(typed, meant), 1, "{typed}");
+            assert_eq!(edit_distance(typed, meant), 1, "{typed}");
         }
-        assert_eq!((distance("rows", "rows"), distance("", "rows"), distance("images", "rows")), (0, 4, 5));
+        assert_eq!(
+            (edit_distance("rows", "rows"), edit_distance("", "rows"), edit_distance("images", "rows")),
+            (0, 4, 5)
+        );
     }
 
     #[test]

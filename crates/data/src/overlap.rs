@@ -8,7 +8,7 @@ use crate::{
     dataset::{Dataset, Row, RowReader},
     error::DataError,
     prefetch::{Prefetch, Weight},
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     row::{ImageSource, Part, RowId},
     share::RowShare,
 };
@@ -30,13 +30,13 @@ pub struct RowSet {
 /// What two sets share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedRows {
-    /// How many rows of the second set are in the first, too.
+    /// How many rows of the second set are in the first as well.
     pub rows: u64,
     /// Such a row: where it is in the first set, and where in the second.
     pub example: Option<(RowId, RowId)>,
 }
 
-/// Counts the rows of `evaluation` that are in `training`, too. A row that cannot be read is none of either.
+/// Counts the rows of `evaluation` that are in `training` as well. Rows that cannot be read are not counted.
 pub fn shared_rows(
     training: &RowSet,
     evaluation: &RowSet,
@@ -45,8 +45,8 @@ pub fn shared_rows(
 ) -> Result<SharedRows, DataError> {
     let swapped = training.rows() < evaluation.rows();
     let (small, large) = if swapped { (training, evaluation) } else { (evaluation, training) };
-    progress.begin("Comparing rows", Unit::Rows, small.rows() + large.rows());
-    // By its light mark, each row of the smaller set.
+    progress.begin("Comparing rows", ProgressUnit::Rows, small.rows() + large.rows());
+    // The rows of the smaller set, by their light marks.
     let mut known: HashMap<u64, Vec<Known>> = HashMap::new();
     small.marks(workers, progress, &mut |row, mark| {
         known.entry(mark).or_default().push(Known { row, exact: None, met: false });
@@ -78,7 +78,7 @@ pub fn shared_rows(
 /// A row of the smaller set.
 struct Known {
     row: u64,
-    /// Over all of it, once it was needed; zero where the row could not be read.
+    /// A number from all of the row, computed when it is needed; zero if the row could not be read.
     exact: Option<u64>,
     met: bool,
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// What a result weighs while it waits.
-pub trait Weight {
+pub(crate) trait Weight {
     /// Its bytes.
     fn bytes(&self) -> u64;
 }
@@ -20,10 +20,10 @@ pub trait Weight {
 /// A thread died of a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a loader thread panicked; its message is above")]
-pub struct Panicked;
+pub(crate) struct Panicked;
 
 /// Threads that work ahead.
-pub struct Prefetch<T> {
+pub(crate) struct Prefetch<T> {
     shared: Arc<Shared<T>>,
     threads: Vec<JoinHandle<()>>,
     /// The piece that is handed out next.
@@ -32,9 +32,9 @@ pub struct Prefetch<T> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// A piece may be begun, or all shall stop.
+    /// Signalled when a piece may be begun, or when all threads shall stop.
     room: Condvar,
-    /// A result is there.
+    /// Signalled when a result is there.
     done: Condvar,
     budget: u64,
     end: u64,
@@ -68,7 +68,8 @@ impl<T> State<T> {
 }
 
 impl<T: Weight + Send + 'static> Prefetch<T> {
-    /// Begins the pieces from `first` up to, not with, `end`. Each thread works with its own `worker`.
+    /// Begins the pieces from `first` to `end`, which is not included. Each thread works with its own
+    /// `worker`.
     pub fn start<W>(workers: Vec<W>, budget: u64, first: u64, end: u64) -> Self
     where
         W: FnMut(u64) -> T + Send + 'static,
@@ -123,7 +124,7 @@ impl<T> Drop for Prefetch<T> {
         self.shared.lock().stop = true;
         self.shared.room.notify_all();
         for thread in self.threads.drain(..) {
-            // What it died of was already said.
+            // The panic was already printed.
             let _ = thread.join();
         }
     }

@@ -7,7 +7,7 @@ use crate::{
     batch::Sample,
     dataset::{Dataset, Row, RowReader},
     error::DataError,
-    processor::Workspace,
+    processor::ImageWorkspace,
     recipe::{LeftOut, Recipe},
     row::RowId,
 };
@@ -26,12 +26,12 @@ pub(crate) enum Prepared {
 pub(crate) struct Preparer {
     recipe: Arc<Recipe>,
     reader: RowReader,
-    work: Workspace,
+    work: ImageWorkspace,
 }
 
 impl Preparer {
     pub fn new(dataset: Arc<Dataset>, recipe: Arc<Recipe>) -> Self {
-        Self { reader: RowReader::new(dataset), recipe, work: Workspace::default() }
+        Self { reader: RowReader::new(dataset), recipe, work: ImageWorkspace::default() }
     }
 
     /// Prepares a row; patches go to the given buffer, which must be empty.

@@ -6,7 +6,7 @@
 /// Hears how far a piece of work is.
 pub trait Progress: Send + Sync {
     /// Work begins; `total` is in the unit of [`Progress::advance`].
-    fn begin(&self, what: &str, unit: Unit, total: u64);
+    fn begin(&self, what: &str, unit: ProgressUnit, total: u64);
     /// Some of it is done.
     fn advance(&self, by: u64);
     /// All of it is done.
@@ -15,7 +15,7 @@ pub trait Progress: Send + Sync {
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
+pub enum ProgressUnit {
     /// Bytes read or downloaded.
     Bytes,
     /// Rows read or written.
@@ -23,7 +23,7 @@ pub enum Unit {
 }
 
 impl Progress for () {
-    fn begin(&self, _: &str, _: Unit, _: u64) {}
+    fn begin(&self, _: &str, _: ProgressUnit, _: u64) {}
     fn advance(&self, _: u64) {}
     fn end(&self) {}
 }

@@ -6,7 +6,7 @@
 
 use crate::{
     error::BadRow,
-    processor::{ImageHeader, Processor, ProcessorError, Workspace},
+    processor::{ImageHeader, ImageWorkspace, Processor, ProcessorError},
     row::Conversation,
     text::{Encoded, Encoder, EncoderError, TrainOn},
 };
@@ -105,13 +105,13 @@ impl Recipe {
         Ok(EncodedRow { images, tokens, left_out })
     }
 
-    /// Decodes the images of an encoded conversation and appends their patches, in order. An image that turns
-    /// out to have another size than its header says is an error.
+    /// Decodes the images of an encoded conversation and appends their patches, in order. It is an error if
+    /// the header's size does not match the decoded image.
     pub fn append_patches<B: AsRef<[u8]>>(
         &self,
         row: &EncodedRow,
         images: &[B],
-        work: &mut Workspace,
+        work: &mut ImageWorkspace,
         patches: &mut Vec<u8>,
     ) -> Result<(), BadRow> {
         for (index, (header, bytes)) in row.images.iter().zip(images).enumerate() {

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Fetches remote images.
 #[derive(Debug, Clone)]
-pub struct RemoteImages {
+pub(crate) struct RemoteImages {
     agent: Agent,
     limit: u64,
     pause: Duration,

@@ -75,16 +75,8 @@ pub enum Json {
 }
 
 impl Json {
-    /// The value of that name.
-    pub fn get(&self, name: &str) -> Option<&Self> {
-        match self {
-            Self::Map(fields) => fields.iter().find(|(key, _)| key == name).map(|(_, value)| value),
-            _ => None,
-        }
-    }
-
     /// Every text in it, names included.
-    pub fn texts(&self) -> Vec<&str> {
+    pub(crate) fn texts(&self) -> Vec<&str> {
         match self {
             Self::Text(text) => vec![text],
             Self::List(list) => list.iter().flat_map(Self::texts).collect(),
@@ -178,7 +170,7 @@ pub enum Role {
 
 impl Role {
     /// The name that chat templates know.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::System => "system",
             Self::User => "user",

@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 
-/// Read at once while scanning: large enough to hide the calls, small enough not to matter.
+/// Bytes that are read at once: enough to make the cost of a call small, and little memory.
 const BUFFER: usize = 256 << 10;
 
 /// How the rows of a text file are laid out.
@@ -38,7 +38,8 @@ pub(crate) fn fault(head: &[u8]) -> Option<&'static str> {
     let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head).trim_ascii_start();
     let (first, rest) = text.split_at(memchr::memchr(b'\n', text)?);
     let is_cut = || serde_json::from_slice::<serde::de::IgnoredAny>(first).is_err_and(|error| error.is_eof());
-    // A line that was cut off is a bad row; what goes on in the next line is no row at all.
+    // A line that was cut off is a bad row. A value that goes on in the next line means that the file is not
+    // JSON Lines.
     let goes_on = rest.trim_ascii_start().first().is_some_and(|byte| *byte != b'{');
     (first.starts_with(b"{") && goes_on && is_cut()).then_some(
         "its first object goes over several lines: write one row a line, or all rows as one array ([ ... ])",
@@ -59,8 +60,8 @@ pub enum ScanError {
     Trailing(u64),
 }
 
-/// Calls `row` with the offset of each row and returns the end of the rows; `read` hears how many bytes were
-/// read.
+/// Calls `row` with the offset of each row and returns the end of the rows; `read` is told how many bytes
+/// were read.
 pub fn scan<E: From<ScanError>>(
     mut reader: impl Read,
     layout: Layout,
@@ -104,7 +105,7 @@ struct ArrayState {
     depth: u64,
     in_text: bool,
     escaped: bool,
-    /// The row that a comma promised has begun.
+    /// Whether the row after the last comma has begun.
     in_row: bool,
     /// Where the array ended.
     end: Option<u64>,

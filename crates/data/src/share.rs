@@ -3,7 +3,7 @@
 //! Takes the number of a dataset's rows and gives the row at each place of the share. Both parts of a split
 //! are computed from the same seed, so they never overlap, and no list of rows is kept.
 
-use crate::shuffle::Order;
+use crate::shuffle::RowOrder;
 
 /// Which rows of a dataset are read: all of them, those held out for evaluation, or the others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum RowShare {
     /// All.
     #[default]
     All,
-    /// The first so many in an order that the seed decides.
+    /// The first rows of an order that the seed decides.
     HeldOut {
         /// How many.
         rows: u64,
@@ -27,7 +27,8 @@ pub enum RowShare {
     },
 }
 
-/// No run has this many epochs: the order that decides which rows are held out is none of theirs.
+/// The epoch whose order decides which rows are held out. No run gets this far, so the order is never trained
+/// in.
 const SPLIT_EPOCH: u64 = u64::MAX;
 
 impl RowShare {
@@ -47,7 +48,7 @@ impl RowShare {
             Self::HeldOut { rows, seed } => (seed, 0..rows.min(all)),
             Self::Rest { held_out, seed } => (seed, held_out.min(all)..all),
         };
-        let order = Order::shuffled(all, seed, SPLIT_EPOCH);
+        let order = RowOrder::shuffled(all, seed, SPLIT_EPOCH);
         move |row| order.place(row).is_some_and(|place| places.contains(&place))
     }
 
@@ -58,7 +59,7 @@ impl RowShare {
             Self::HeldOut { seed, .. } => (Some(seed), 0),
             Self::Rest { held_out, seed } => (Some(seed), held_out),
         };
-        let order = seed.map_or(Order::sequential(all), |seed| Order::shuffled(all, seed, SPLIT_EPOCH));
+        let order = seed.map_or(RowOrder::sequential(all), |seed| RowOrder::shuffled(all, seed, SPLIT_EPOCH));
         // A place within the share is within the dataset.
         move |place| order.row(place + skipped).unwrap_or_default()
     }

@@ -10,15 +10,15 @@ const ROUNDS: usize = 6;
 
 /// The order of one epoch.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct RowOrder {
     rows: u64,
     keys: Option<[u64; ROUNDS]>,
     half_bits: u32,
 }
 
-impl Order {
+impl RowOrder {
     /// The rows as they are written.
-    pub fn sequential(rows: u64) -> Self {
+    pub(crate) fn sequential(rows: u64) -> Self {
         Self { rows, keys: None, half_bits: 0 }
     }
 
@@ -75,7 +75,7 @@ impl Order {
         (left << self.half_bits) | right
     }
 
-    /// Undoes [`Order::permute`].
+    /// Undoes [`RowOrder::permute`].
     fn restore(&self, keys: &[u64; ROUNDS], value: u64) -> u64 {
         let mask = (1u64 << self.half_bits) - 1;
         let (mut left, mut right) = (value >> self.half_bits, value & mask);
@@ -86,7 +86,7 @@ impl Order {
     }
 }
 
-/// The finaliser of SplitMix64: every bit of the input moves half of the output's.
+/// The finaliser of SplitMix64: each bit of the input changes about half the bits of the output.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -97,7 +97,7 @@ fn mix(value: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn places(order: &Order) -> Vec<u64> {
+    fn places(order: &RowOrder) -> Vec<u64> {
         (0..order.rows).filter_map(|place| order.row(place)).collect()
     }
 
@@ -105,7 +105,7 @@ mod tests {
     fn every_row_comes_once() {
         for rows in (0..70).chain([255, 256, 257, 663, 4095, 10_000]) {
             for epoch in 0..3 {
-                let order = Order::shuffled(rows, 7, epoch);
+                let order = RowOrder::shuffled(rows, 7, epoch);
                 let mut seen = places(&order);
                 seen.sort_unstable();
                 assert_eq!(seen, (0..rows).collect::<Vec<_>>(), "{rows} rows, epoch {epoch}");
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_row_knows_its_place() {
-        for order in [Order::shuffled(663, 7, 2), Order::shuffled(1, 7, 0), Order::sequential(5)] {
+        for order in [RowOrder::shuffled(663, 7, 2), RowOrder::shuffled(1, 7, 0), RowOrder::sequential(5)] {
             for place in 0..order.rows {
                 assert_eq!(order.row(place).and_then(|row| order.place(row)), Some(place), "{order:?}");
             }
@@ -126,11 +126,11 @@ mod tests {
 
     #[test]
     fn the_order_depends_on_seed_and_epoch_alone() {
-        let order = |seed, epoch| places(&Order::shuffled(100, seed, epoch));
+        let order = |seed, epoch| places(&RowOrder::shuffled(100, seed, epoch));
         assert_eq!(order(1, 0), order(1, 0));
         assert_ne!(order(1, 0), order(2, 0));
         assert_ne!(order(1, 0), order(1, 1));
-        assert_eq!(places(&Order::sequential(4)), [0, 1, 2, 3]);
+        assert_eq!(places(&RowOrder::sequential(4)), [0, 1, 2, 3]);
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         const SEEDS: u64 = 10_000;
         let mut counts = [[0u32; ROWS as usize]; ROWS as usize];
         for seed in 0..SEEDS {
-            for (place, row) in places(&Order::shuffled(ROWS, seed, 0)).into_iter().enumerate() {
+            for (place, row) in places(&RowOrder::shuffled(ROWS, seed, 0)).into_iter().enumerate() {
                 counts[place][row as usize] += 1;
             }
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_largest_range_is_permuted_too() {
-        let order = Order::shuffled(u64::MAX, 1, 0);
+        let order = RowOrder::shuffled(u64::MAX, 1, 0);
         let rows: std::collections::HashSet<_> = (0..1000).map(|place| order.row(place)).collect();
         assert_eq!(rows.len(), 1000);
     }

@@ -17,7 +17,7 @@ pub const MAX_IMAGE_BYTES: u64 = 128 << 20;
 
 /// The folders that the images of a data file are in.
 #[derive(Debug, Clone)]
-pub struct ImageRoot {
+pub(crate) struct ImageRoot {
     /// What relative paths start from: the first folder that has the file counts.
     starts: Vec<PathBuf>,
     /// What no path may leave, with all links resolved.
@@ -90,7 +90,7 @@ impl ImageRoot {
 }
 
 /// The encoded bytes of an image.
-pub fn bytes<'a>(
+pub(crate) fn bytes<'a>(
     source: &'a ImageSource,
     root: &ImageRoot,
     remote: Option<&RemoteImages>,

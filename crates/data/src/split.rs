@@ -35,8 +35,8 @@ pub enum SplitChoice {
     Training,
     /// One to evaluate on: `validation`, else `test`, else the files that belong to no split.
     Evaluation,
-    /// These, with `+` between several; `all` for every file. `CONFIG/SPLIT` is one of a configuration that
-    /// the README has.
+    /// By name: several joined with `+`, `all` for every file, `CONFIG/SPLIT` for a split of one of the
+    /// README's configurations.
     Named(String),
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Chosen {
     pub files: Vec<PathBuf>,
     /// The name of the split; none where no file belongs to one.
     pub split: Option<String>,
-    /// What was left, by split.
+    /// The splits that are not read.
     pub left: Vec<LeftSplit>,
     /// Links to folders of rows, which are not followed.
     pub links: Vec<PathBuf>,
@@ -74,6 +74,37 @@ impl fmt::Display for LeftSplit {
     }
 }
 
+/// Rows that lie beside those of a dataset and are not read. Shown, it is a line for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotRead {
+    /// Other splits.
+    Splits {
+        /// The name of the split that is read; none where its files belong to no split.
+        read: Option<String>,
+        /// The splits that are not.
+        left: Vec<LeftSplit>,
+    },
+    /// A link to a folder of rows. Links are not followed.
+    Link(PathBuf),
+}
+
+impl fmt::Display for NotRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Splits { read, left } => {
+                let read = read.as_deref().unwrap_or("the files of no split");
+                let left: Vec<String> = left.iter().map(LeftSplit::to_string).collect();
+                write!(f, "split: {read}; not read: {}", left.join(", "))
+            }
+            Self::Link(link) => write!(
+                f,
+                "not read: the rows in {}, a link to a folder: name it as a dataset of its own",
+                link.display()
+            ),
+        }
+    }
+}
+
 /// The split of a file, by its own name or that of its nearest folder that names one.
 pub(crate) fn split_of(file: &Path) -> Option<String> {
     let shard = file.file_name().and_then(|name| shard_of(&name.to_string_lossy()).map(str::to_owned));
@@ -85,7 +116,7 @@ pub(crate) fn split_of(file: &Path) -> Option<String> {
     }
 }
 
-/// Whether a name is that of a split, alone or of one of its pieces.
+/// Whether a file's name is that of a split, or of a piece of one.
 pub(crate) fn is_split_name(stem: &str) -> bool {
     word_of(stem).is_some() || shard_of(stem).is_some()
 }
@@ -96,7 +127,7 @@ fn word_of(word: &str) -> Option<&'static str> {
     WORDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(split, _)| *split)
 }
 
-/// The split that a name has a word of; `train` before others.
+/// The split that a word in a name means; `train` takes precedence.
 fn split_in(name: &str) -> Option<&'static str> {
     let words: Vec<_> = name.split(|c: char| !c.is_ascii_alphabetic()).filter_map(word_of).collect();
     [TRAIN, VALIDATION, TEST].into_iter().find(|split| words.contains(split))
@@ -110,8 +141,8 @@ fn shard_of(name: &str) -> Option<&str> {
     (digits(number) && digits(after) && !split.is_empty()).then_some(split)
 }
 
-/// Chooses among the files below `root`; the names above it tell nothing, and a card tells more than names
-/// do.
+/// Chooses among the files below `root`. A card takes precedence over names, and names above `root` do not
+/// count.
 pub(crate) fn choose(
     root: &Path,
     files: Vec<PathBuf>,
@@ -141,8 +172,8 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-/// The configuration that is meant, and the split of it. Every file is meant by `all` where no configuration
-/// is the default.
+/// The configuration that is wanted, and its split. If no configuration is the default, `all` means every
+/// file.
 fn configured<'c>(
     root: &Path,
     card: &'c Card,
@@ -153,7 +184,7 @@ fn configured<'c>(
     if let SplitChoice::Named(names) = wanted {
         let parts: Vec<_> = names.split('+').map(|one| one.rsplit_once('/').unwrap_or(("", one))).collect();
         let configs = parts.iter().map(|(config, _)| config.trim()).filter(|config| !config.is_empty());
-        // Two of them are the name of none.
+        // Two configurations at once are refused, by a name that no configuration has.
         name = configs.reduce(|one, other| if one == other { one } else { names });
         rest = SplitChoice::Named(parts.iter().map(|(_, split)| *split).collect::<Vec<_>>().join("+"));
     }
@@ -330,6 +361,19 @@ mod tests {
         let (files, _) = pick_with(Some(several), &names, &named("one/train+one/test")).unwrap();
         assert_eq!(files, names[..2]);
         assert_eq!(pick_with(Some(several), &names, &named("all")).unwrap().0, names);
+    }
+
+    #[test]
+    fn a_line_says_what_is_not_read() {
+        let left =
+            |split: Option<&str>, files, outside| LeftSplit { split: split.map(Into::into), files, outside };
+        let left = vec![left(Some("test"), 1, false), left(None, 2, false), left(None, 3, true)];
+        let splits = |read: Option<&str>| NotRead::Splits { read: read.map(Into::into), left: left.clone() };
+        let rest = "not read: test (1 file), 2 files of no split, 3 files outside the README's configuration";
+        assert_eq!(splits(Some("train")).to_string(), format!("split: train; {rest}"));
+        assert_eq!(splits(None).to_string(), format!("split: the files of no split; {rest}"));
+        let link = NotRead::Link("more".into()).to_string();
+        assert!(link.starts_with("not read: the rows in more, a link to a folder"), "{link}");
     }
 
     #[test]

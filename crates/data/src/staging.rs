@@ -7,7 +7,7 @@
 use crate::{
     error::DataError,
     index,
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     split,
 };
 use std::{
@@ -18,10 +18,10 @@ use std::{
 
 mod csv;
 
-/// How much larger than its file the text may be. Rows compress by 3 to 20; a file that was made to fill
-/// disks by 1000.
+/// How many times larger than its file the text may be. Rows compress 3 to 20 times; a file made to fill
+/// disks compresses 1000 times.
 const MOST_EXPANSION: u64 = 200;
-/// What any file may expand to.
+/// How many bytes any file may expand to, however small it is.
 const SMALL: u64 = 64 << 20;
 
 /// How a file is compressed.
@@ -63,8 +63,8 @@ pub(crate) fn is_text(path: &Path) -> bool {
     Form::of(path).is_some()
 }
 
-/// Whether a file of a folder holds rows as text. CSV files lie about in folders; only an image folder's
-/// metadata and files that are called by a split are known to be rows.
+/// Whether a file of a folder holds rows as text. Of CSV files, only the metadata of an image folder and
+/// files named after a split count: others may be anything.
 pub(crate) fn is_text_of_folder(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let stem = name.split_once(".csv").map_or(&*name, |(stem, _)| stem);
@@ -107,7 +107,7 @@ fn remove_older(folder: &Path, owner: u64) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.strip_prefix('.').unwrap_or(&name).starts_with(&prefix) {
-            // Left behind it costs disk space only.
+            // If it stays behind, it only costs disk space.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -123,7 +123,7 @@ fn write_out(
     let size = file.metadata().map_err(DataError::io(path))?.len();
     let limit = size.saturating_mul(MOST_EXPANSION).max(SMALL);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    progress.begin(&format!("Writing out {name}"), Unit::Bytes, size);
+    progress.begin(&format!("Writing out {name}"), ProgressUnit::Bytes, size);
     let counted = Counted { inner: file, progress };
     let broken = |error: io::Error| DataError::File { path: path.to_owned(), reason: error.to_string() };
     let unpacked: Box<dyn Read> = match form.packing {
@@ -182,7 +182,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// Ends what expands without end.
+/// Stops a file that expands beyond its limit.
 struct Limited<R> {
     inner: R,
     left: u64,

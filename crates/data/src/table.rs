@@ -27,11 +27,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Said where the reader panics: files that no writer writes make it do so.
+/// The message if the reader panics, which only malformed files make it do.
 const PANICKED: &str = "the file is damaged: its reader panicked";
 
 /// An open Parquet file.
-pub struct Table {
+pub(crate) struct Table {
     path: PathBuf,
     file: File,
     metadata: ArrowReaderMetadata,
@@ -86,7 +86,7 @@ impl Table {
                 group.file_offset().unwrap_or(0),
             ]
         });
-        index::hash(&numbers.flat_map(i64::to_le_bytes).collect::<Vec<_>>())
+        index::fnv1a(&numbers.flat_map(i64::to_le_bytes).collect::<Vec<_>>())
     }
 
     /// Reads a row; it must be one of [`Table::rows`].
@@ -104,7 +104,7 @@ impl Table {
         let batch = match read.unwrap_or_else(|| Some(Err(PANICKED.into()))) {
             Some(Ok(batch)) if batch.num_rows() == 1 => batch,
             Some(Err(error)) => {
-                // Where the reader stands now is not known: the next row starts anew.
+                // The reader's place is unknown now, so the next row opens a new one.
                 cursor.next = u64::MAX;
                 return Err(broken(&self.path, format!("row {}: {error}", row + 1)));
             }
@@ -141,7 +141,7 @@ impl Table {
 }
 
 /// The columns to read, which are those that shapes know or refuse and those that the user named, and the
-/// names of the others. Where there is none to read all are, so that the rows are still counted.
+/// names of the others. If no column is to be read, all are, so that the rows are still counted.
 fn project(metadata: &ArrowReaderMetadata, columns: &Columns) -> (ProjectionMask, Vec<(String, bool)>) {
     let fields = metadata.parquet_schema().root_schema().get_fields();
     let known = |name: &str| shape::is_known_field(name) || columns.sources().any(|source| source == name);
@@ -214,7 +214,7 @@ fn bytes(bytes: &[u8]) -> Value<'_> {
 }
 
 fn fields(array: &StructArray, row: usize) -> Value<'_> {
-    // Parquet has a place for every field that any row has: those that are empty are not in this row.
+    // Parquet has a place for every field of any row; the empty ones are not in this row.
     let columns = array.fields().iter().zip(array.columns()).filter(|(_, column)| !column.is_null(row));
     Value::Map(
         columns.map(|(field, column)| (Cow::Owned(field.name().clone()), value(column, row))).collect(),

@@ -1,8 +1,8 @@
 //! No input panics, hangs or is taken for an image that it is not: every golden image, cut and mangled.
 
 use garden_data::{
-    image::{self, DecodeLimits, ImageError},
-    processor::{Processor, ProcessorConfig, Workspace},
+    DecodeLimits, ImageDecoder, ImageError, ImageWorkspace, Processor, ProcessorConfig,
+    parsers::{decode_image, image_extent},
 };
 use std::{fs, path::Path};
 
@@ -36,10 +36,10 @@ impl Numbers {
 #[test]
 fn a_jpeg_cut_anywhere_is_refused() {
     for (name, bytes) in images().into_iter().filter(|(name, _)| name.ends_with(".jpg")) {
-        let whole = image::decode(&bytes, LIMITS).expect(&name);
+        let whole = decode_image(&bytes, LIMITS).expect(&name);
         for part in 1..40 {
             let cut = bytes.len() * part / 40;
-            match image::decode(&bytes[..cut], LIMITS) {
+            match decode_image(&bytes[..cut], LIMITS) {
                 Err(ImageError::Truncated { .. } | ImageError::Broken { .. }) => {}
                 Err(ImageError::UnknownFormat { .. }) if cut < 3 => {}
                 // The last bytes may be metadata or padding: then every pixel must still be there.
@@ -47,7 +47,7 @@ fn a_jpeg_cut_anywhere_is_refused() {
                 Err(other) => panic!("{name} cut at {cut}: {other}"),
             }
         }
-        let half = image::decode(&bytes[..bytes.len() / 2 + 200], LIMITS);
+        let half = decode_image(&bytes[..bytes.len() / 2 + 200], LIMITS);
         if bytes.len() > 2000 {
             assert!(matches!(half, Err(ImageError::Truncated { .. })), "{name}: {half:?}");
         }
@@ -56,14 +56,14 @@ fn a_jpeg_cut_anywhere_is_refused() {
 
 #[test]
 fn a_broken_image_leaves_no_patches() {
-    // Rows are cut into patches as they are decoded, so the first ones are there when the data turns out to end.
+    // Rows are cut into patches as they are decoded, so the first patches are there when the data ends early.
     let processor = Processor::new(ProcessorConfig::default(), LIMITS);
     let mut patches = vec![7; 3];
     for (name, bytes) in
         images().into_iter().filter(|(name, bytes)| name.ends_with(".jpg") && bytes.len() > 2000)
     {
         let cut = &bytes[..bytes.len() / 2 + 200];
-        let failure = processor.append_patches(cut, &mut Workspace::default(), &mut patches);
+        let failure = processor.append_patches(cut, &mut ImageWorkspace::default(), &mut patches);
         assert!(matches!(failure, Err(ImageError::Truncated { .. })), "{name}: {failure:?}");
         assert_eq!(patches, [7; 3], "{name}");
     }
@@ -73,7 +73,7 @@ fn a_broken_image_leaves_no_patches() {
 fn an_end_marker_does_not_hide_missing_data() {
     let (_, bytes) = images().into_iter().find(|(name, _)| name == "photo.jpg").expect("photo.jpg");
     let cut = [&bytes[..bytes.len() * 2 / 3], &[0xFF, 0xD9]].concat();
-    let message = image::decode(&cut, LIMITS).expect_err("a third of its rows are missing").to_string();
+    let message = decode_image(&cut, LIMITS).expect_err("a third of its rows are missing").to_string();
     assert!(message.starts_with("truncated JPEG"), "{message}");
 }
 
@@ -81,7 +81,7 @@ fn an_end_marker_does_not_hide_missing_data() {
 fn mangled_images_never_panic() {
     let mut numbers = Numbers(1);
     let processor = Processor::new(ProcessorConfig::default(), LIMITS);
-    let (mut work, mut patches) = (Workspace::default(), Vec::new());
+    let (mut work, mut patches) = (ImageWorkspace::default(), Vec::new());
     for (name, bytes) in images() {
         for _ in 0..60 {
             let mut mangled = bytes.clone();
@@ -90,8 +90,8 @@ fn mangled_images_never_panic() {
                 mangled[at] = numbers.below(256) as u8;
             }
             mangled.truncate(1 + numbers.below(mangled.len() * 2).min(mangled.len() - 1));
-            let size = image::dimensions(&mangled, LIMITS);
-            let pixels = image::decode(&mangled, LIMITS);
+            let size = image_extent(&mangled, LIMITS).map(|extent| (extent.width, extent.height));
+            let pixels = decode_image(&mangled, LIMITS);
             patches.clear();
             let grid = processor.append_patches(&mangled, &mut work, &mut patches);
             let sound = pixels.as_ref().map_err(ImageError::clone);
@@ -109,19 +109,19 @@ fn mangled_images_never_panic() {
 fn bombs_are_refused_by_their_header() {
     for (name, bytes) in images() {
         let limit = DecodeLimits { max_pixels: 40 };
-        for failure in [image::decode(&bytes, limit).err(), image::dimensions(&bytes, limit).err()] {
+        for failure in [decode_image(&bytes, limit).err(), image_extent(&bytes, limit).err()] {
             assert!(matches!(failure, Some(ImageError::TooLarge { limit: 40, .. })), "{name}: {failure:?}");
         }
     }
     // A frame header of 65535 x 65535 in 30 bytes.
     let jpeg = b"\xFF\xD8\xFF\xC0\0\x0B\x08\xFF\xFF\xFF\xFF\x01\x01\x11\0\xFF\xDA\0\x08\x01\x01\0\0\x3F\0\0";
-    let failure = image::decode(jpeg, DecodeLimits::default()).expect_err("4.3 billion pixels");
+    let failure = decode_image(jpeg, DecodeLimits::default()).expect_err("4.3 billion pixels");
     assert!(failure.to_string().starts_with("65535x65535 has more than the"), "{failure}");
     // One row of 6 GB.
     let mut png = golden("rgb.png");
     png[16..24].copy_from_slice(&[0xFF / 2, 0xFF, 0xFF, 0xFF, 0, 0, 0, 1]);
     seal(&mut png, 8);
-    let failure = image::dimensions(&png, DecodeLimits::default()).expect_err("2.1 billion pixels");
+    let failure = image_extent(&png, DecodeLimits::default()).expect_err("2.1 billion pixels");
     assert!(failure.to_string().contains("takes more than 64 MiB"), "{failure}");
 }
 
@@ -157,8 +157,7 @@ fn an_image_larger_than_the_room_for_its_extras_is_read() {
     let encoder = ::image::codecs::png::PngEncoder::new(&mut png);
     ::image::ImageEncoder::write_image(encoder, &pixels, SIDE, SIDE, ::image::ExtendedColorType::Rgb8)
         .expect("an encoded image");
-    let decoded =
-        image::decode(&png, DecodeLimits::default()).expect("69 MB of pixels are within the limits");
+    let decoded = decode_image(&png, DecodeLimits::default()).expect("69 MB of pixels are within the limits");
     assert!(decoded.rgb == pixels);
 }
 
@@ -172,8 +171,8 @@ fn a_colour_profile_is_no_bomb_either() {
     let mut png = [&plain[..33], &chunk, &plain[33..]].concat();
     seal(&mut png, 33);
     let before = peak();
-    assert_eq!(image::dimensions(&png, LIMITS), image::dimensions(&plain, LIMITS));
-    assert_eq!(image::decode(&png, LIMITS), image::decode(&plain, LIMITS), "profiles are not applied");
+    assert_eq!(image_extent(&png, LIMITS), image_extent(&plain, LIMITS));
+    assert_eq!(decode_image(&png, LIMITS), decode_image(&plain, LIMITS), "profiles are not applied");
     let grown = peak() - before;
     assert!(grown < INFLATED as u64 / 2, "{grown} bytes for an image of {} bytes", png.len());
 }
@@ -195,7 +194,7 @@ fn one_scan_each(components: &[u8]) -> Vec<u8> {
 
 #[test]
 fn no_plane_shows_an_earlier_image() {
-    let mut decoder = image::Decoder::default();
+    let mut decoder = ImageDecoder::default();
     decoder.decode(&golden("photo.jpg"), LIMITS).expect("a photo");
     decoder.decode(&one_scan_each(&[1, 2, 3]), LIMITS).expect("each component has its scan");
     decoder.decode(&one_scan_each(&[1, 1, 2, 3]), LIMITS).expect("the first one came twice, all came");
@@ -207,7 +206,7 @@ fn no_plane_shows_an_earlier_image() {
 
 #[test]
 fn what_is_no_image_is_named() {
-    let message = |bytes: &[u8]| image::decode(bytes, LIMITS).expect_err("no image").to_string();
+    let message = |bytes: &[u8]| decode_image(bytes, LIMITS).expect_err("no image").to_string();
     assert_eq!(message(b""), "the image is empty (0 bytes)");
     let html = message(b"<html><body>404 not found");
     assert!(html.starts_with("not an image: the data starts with \"<html><body>\""), "{html}");

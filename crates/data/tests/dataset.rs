@@ -42,7 +42,7 @@ fn a_folder_numbers_the_rows_of_all_its_files() {
     assert_eq!(rows(folder.path()), 5);
     for n in [3, 0, 4, 1, 2] {
         let row = reader.read(n as u64).unwrap();
-        assert_eq!(row.shape.id(), "question-answer");
+        assert_eq!(row.shape.to_string(), "question and answer");
         assert_eq!(texts(&row.conversation), [format!("Question {n}"), format!("Answer {n}")]);
     }
     assert_eq!(reader.read(3).unwrap().id.to_string(), format!("{}, row 2", path("b.json").display()));
@@ -80,7 +80,7 @@ fn reads_what_the_datasets_library_wrote() {
     let mut reader = open(&Path::new(FIXTURES).join("datasets_image.parquet")).unwrap();
     for n in [0, 1, 2, 6, 3] {
         let row = reader.read(n).unwrap();
-        assert_eq!(row.shape.id(), "question-answer");
+        assert_eq!(row.shape.to_string(), "question and answer");
         assert_eq!(texts(&row.conversation), [format!("Question {n}"), format!("Answer {n}")]);
         assert_eq!(row.conversation.images().collect::<Vec<_>>(), [&ImageSource::Bytes(picture(n))]);
     }

@@ -1,12 +1,9 @@
-//! Memory does not depend on the number of rows: the benchmarks `loader_memory` and `index_memory`, small enough for
-//! every day. One test at a time looks at the memory of the process.
+//! Memory does not depend on the number of rows: the benchmarks `loader_memory` and `index_memory`, small
+//! enough for every day. One test at a time looks at the memory of the process.
 
 use garden_data::{
-    Dataset, DatasetOptions, Loader, LoaderOptions, Purpose, Recipe, RowReader,
-    create::{CreateOptions, Kind, create},
-    image::DecodeLimits,
-    processor::{PixelLimits, Processor},
-    text::Encoder,
+    CreateKind, CreateOptions, Dataset, DatasetOptions, DecodeLimits, Encoder, Loader, LoaderOptions,
+    PixelLimits, Processor, Purpose, Recipe, RowReader, create_dataset,
 };
 use std::{
     fs,
@@ -37,8 +34,8 @@ fn the_loader_is_flat_over_two_epochs_of_photos() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = tempfile::tempdir().unwrap();
     let options =
-        CreateOptions { kind: Kind::Photos, rows: ROWS, width: 1200, height: 840, seed: 0, workers: 2 };
-    let data = create(folder.path(), &options, &()).unwrap();
+        CreateOptions { kind: CreateKind::Photos, rows: ROWS, width: 1200, height: 840, seed: 0, workers: 2 };
+    let data = create_dataset(folder.path(), &options, &()).unwrap();
     let checkpoint = Path::new(CHECKPOINT);
     let pixels = PixelLimits { min: None, max: Some(256 * 28 * 28) };
     let recipe = Recipe {

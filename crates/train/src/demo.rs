@@ -17,9 +17,8 @@ use crate::{
     schedule::Shape,
 };
 use garden_data::{
-    Dataset, DatasetOptions, Part, Role, RowReader, Turn,
-    create::{CreateOptions, Kind, colours, create},
-    processor::PixelLimits,
+    CreateKind, CreateOptions, Dataset, DatasetOptions, Part, PixelLimits, Role, RowReader, Turn,
+    create_dataset, shape_colours,
 };
 use garden_model::{
     Precision,
@@ -76,8 +75,9 @@ pub fn demo(
     plan.write(&model, seed, |_| {}).map_err(other)?;
     let images = |name: &str, rows, seed| {
         let workers = thread::available_parallelism().map_or(1, usize::from);
-        let options = CreateOptions { kind: Kind::Colours, rows, width: SIDE, height: SIDE, seed, workers };
-        create(&folder.join(name), &options, &announcer)
+        let options =
+            CreateOptions { kind: CreateKind::Colours, rows, width: SIDE, height: SIDE, seed, workers };
+        create_dataset(&folder.join(name), &options, &announcer)
     };
     images("training", TRAINING_ROWS, seed)?;
     // Another seed makes other images.
@@ -100,7 +100,7 @@ pub fn demo(
         images: HELD_OUT_ROWS,
         before,
         after: share_right(&answers),
-        chance: 1.0 / colours().count() as f64,
+        chance: 1.0 / shape_colours().count() as f64,
         shown,
         report: config.output_dir.join("report.html"),
     }))

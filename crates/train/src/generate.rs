@@ -6,9 +6,8 @@
 
 use crate::model_folder::{ModelFolder, ModelFolderError};
 use garden_data::{
-    BadRow, Conversation, ImageSource, Part, Purpose, Recipe, Role, Turn,
-    processor::{ImageHeader, PixelLimits, ProcessorError, Workspace},
-    text::{Encoder, TextError},
+    BadRow, Conversation, Encoder, ImageHeader, ImageSource, ImageWorkspace, Part, PixelLimits,
+    ProcessorError, Purpose, Recipe, Role, TextError, Turn,
 };
 use garden_model::{
     Adapter, AdapterError, CheckpointError, Grid, ModelWeights, Precision, SampleError, Sampler,
@@ -159,7 +158,7 @@ pub struct Prompt {
 /// Turns questions into tokens and tokens into words, as one checkpoint does.
 pub struct Interpreter {
     recipe: Recipe,
-    work: Workspace,
+    work: ImageWorkspace,
     ends: Vec<u32>,
     penalty: f32,
     max_positions: usize,
@@ -180,7 +179,7 @@ impl Interpreter {
                 processor: folder.processor(pixels)?,
                 purpose: Purpose::Answer,
             },
-            work: Workspace::default(),
+            work: ImageWorkspace::default(),
             ends,
             penalty: generation.repetition_penalty.unwrap_or(1.0),
             max_positions: folder.config().text.max_positions,

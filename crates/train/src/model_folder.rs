@@ -7,9 +7,7 @@
 
 use crate::plan::Source;
 use garden_data::{
-    image::DecodeLimits,
-    processor::{PixelLimits, Processor, ProcessorConfig, ProcessorError},
-    text::{Encoder, EncoderError},
+    DecodeLimits, Encoder, EncoderError, PixelLimits, Processor, ProcessorConfig, ProcessorError,
 };
 use garden_model::{
     CHANNEL_DEVIATION, CHANNEL_MEAN, Checkpoint, CheckpointError, ConfigError, ModelConfig, VisionConfig,

@@ -215,7 +215,7 @@ mod tests {
         selective_loss::Level,
         testing::{answered, open_rows, tiny_model},
     };
-    use garden_data::{NO_LABEL, text::Encoder};
+    use garden_data::{Encoder, NO_LABEL};
     use std::path::Path;
 
     const JSON_ROWS: usize = 4;

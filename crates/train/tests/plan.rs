@@ -1,6 +1,6 @@
 //! A plan against the run that it was made for: alone in its process, because a process has one peak.
 
-use garden_data::create::{CreateOptions, Kind, create};
+use garden_data::{CreateKind, CreateOptions, create_dataset};
 use garden_model::init::{Plan, Preset};
 use garden_train::{
     Cancel, Checkpointing, ModelFolder, RunConfig, Source, TrainOptions,
@@ -39,8 +39,8 @@ fn a_run_takes_what_was_planned() {
     let folder = tempfile::tempdir().unwrap();
     Plan::new(Preset::Tiny).unwrap().write(&folder.path().join("model"), 1, |_| {}).unwrap();
     let pictures =
-        CreateOptions { kind: Kind::Shapes, rows: 64, width: 336, height: 336, seed: 1, workers: 2 };
-    create(&folder.path().join("rows"), &pictures, &()).unwrap();
+        CreateOptions { kind: CreateKind::Shapes, rows: 64, width: 336, height: 336, seed: 1, workers: 2 };
+    create_dataset(&folder.path().join("rows"), &pictures, &()).unwrap();
     let config = config(folder.path());
     let base = folder.path().join("model");
     let (model, source) = Source::find(&config.base_model).unwrap();

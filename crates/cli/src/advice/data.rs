@@ -1,12 +1,7 @@
 //! Advice about the errors of `garden-data`.
 
 use super::Advice;
-use garden_data::{
-    BadRow, DataError, LeftOut, RowError,
-    image::ImageError,
-    survey::{Line, Topic},
-    text::TextError,
-};
+use garden_data::{BadRow, DataError, ImageError, LeftOut, RowError, SurveyLine, SurveyTopic, TextError};
 use std::error::Error;
 
 /// What the command line adds to an error of `garden-data`.
@@ -58,12 +53,12 @@ pub fn about_row(reason: &BadRow) -> Option<String> {
 }
 
 /// What helps about a line of a survey's report.
-pub fn about_line(line: &Line<'_>) -> Option<String> {
+pub fn about_line(line: &SurveyLine<'_>) -> Option<String> {
     match line.topic? {
-        Topic::NoTokenizer => Some("name a model folder with --base-model".into()),
-        Topic::TokenLimit => Some("--max-seq-length sets the limit".into()),
-        Topic::IgnoredFields => Some("--columns gives a field a meaning".into()),
-        Topic::BadRow(reason) => about_row(reason),
+        SurveyTopic::NoTokenizer => Some("name a model folder with --base-model".into()),
+        SurveyTopic::TokenLimit => Some("--max-seq-length sets the limit".into()),
+        SurveyTopic::IgnoredFields => Some("--columns gives a field a meaning".into()),
+        SurveyTopic::BadRow(reason) => about_row(reason),
     }
 }
 

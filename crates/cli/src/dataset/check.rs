@@ -9,11 +9,8 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::{
-    Dataset, Purpose, Recipe,
-    image::DecodeLimits,
-    processor::{Processor, ProcessorConfig},
-    survey::{self, Measure, Report, SurveyOptions},
-    text::TrainOn,
+    Dataset, DecodeLimits, Measure, Processor, ProcessorConfig, Purpose, Recipe, SurveyOptions, SurveyReport,
+    TrainOn, survey,
 };
 use garden_train::ModelFolder;
 use std::{
@@ -75,8 +72,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     let options = SurveyOptions { measure, workers: cores(), held_out: None, decode: true };
-    let survey = survey::survey(&dataset, options, &bars)?;
-    let report = Report { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
+    let survey = survey(&dataset, options, &bars)?;
+    let report =
+        SurveyReport { survey: &survey, batch_size: args.batch_size, max_tokens: args.max_seq_length };
     match args.format {
         Format::Text => report.lines().iter().for_each(|line| match about_line(line) {
             Some(advice) => println!("{}; {advice}", line.text),

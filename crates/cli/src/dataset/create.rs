@@ -4,7 +4,7 @@ use super::flags::cores;
 use crate::progress::Bars;
 use anyhow::Result;
 use clap::ValueEnum;
-use garden_data::create::{CreateOptions, Kind, create};
+use garden_data::{CreateKind, CreateOptions, create_dataset};
 use garden_memory::units::counted;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -54,13 +54,13 @@ fn size(text: &str) -> Result<(u32, u32), String> {
 /// Makes the dataset and prints where it is.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let kind = match args.kind {
-        KindFlag::Shapes => Kind::Shapes,
-        KindFlag::Colours => Kind::Colours,
-        KindFlag::Photos => Kind::Photos,
+        KindFlag::Shapes => CreateKind::Shapes,
+        KindFlag::Colours => CreateKind::Colours,
+        KindFlag::Photos => CreateKind::Photos,
     };
     let (width, height) = args.size;
     let options = CreateOptions { kind, rows: args.rows, width, height, seed: args.seed, workers: cores() };
-    let data = create(&args.output, &options, &Bars::default())?;
+    let data = create_dataset(&args.output, &options, &Bars::default())?;
     println!("{} in {}", counted(args.rows, "row"), data.display());
     Ok(ExitCode::SUCCESS)
 }

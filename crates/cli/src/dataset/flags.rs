@@ -1,7 +1,7 @@
 //! Flags that every command with a dataset shares.
 
 use clap::Args;
-use garden_data::{Columns, Dataset, DatasetOptions, SplitChoice};
+use garden_data::{Columns, Dataset, DatasetOptions, NotRead, SplitChoice};
 use std::{ffi::OsString, path::PathBuf, thread};
 
 /// How a dataset is read.
@@ -45,9 +45,12 @@ impl SourceFlags {
 
     /// Prints what is found beside the rows and not read: other splits, folders behind links.
     pub fn say_not_read(dataset: &Dataset) {
-        for line in dataset.not_read() {
-            let hint = if line.starts_with("split: ") { " (--split chooses)" } else { "" };
-            eprintln!("{line}{hint}");
+        for note in dataset.not_read() {
+            let hint = match note {
+                NotRead::Splits { .. } => " (--split chooses)",
+                NotRead::Link(_) => "",
+            };
+            eprintln!("{note}{hint}");
         }
     }
 }

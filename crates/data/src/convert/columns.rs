@@ -26,7 +26,7 @@ const GROUP_BYTES: usize = 32 << 20;
 pub(super) fn write(file: &mut File, path: &Path, rows: &mut Rows<'_>) -> Result<(), DataError> {
     let broken =
         |error: &dyn std::fmt::Display| DataError::File { path: path.to_owned(), reason: error.to_string() };
-    // Dictionaries and statistics of images would only hold images once more.
+    // Dictionaries and statistics would only store the images again.
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_dictionary_enabled(false)

@@ -6,8 +6,8 @@
 use crate::{
     dataset::{Dataset, RowReader},
     error::{BadRow, DataError},
-    image::{Format, ImageError},
-    progress::{Progress, Unit},
+    image::{ImageError, ImageFormat},
+    progress::{Progress, ProgressUnit},
     row::{Conversation, ImageSource, Json, Part, Turn},
     shape::MARKER,
 };
@@ -45,14 +45,14 @@ impl Target {
     }
 }
 
-/// Writes a dataset to a new file and returns its rows.
+/// Writes a dataset to a new file and returns the number of rows.
 pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Result<u64, DataError> {
     let target = Target::of(to)?;
     if to.exists() {
         let reason = "the file exists: name another one".into();
         return Err(DataError::NoData { path: to.to_owned(), reason });
     }
-    progress.begin("Converting rows", Unit::Rows, dataset.rows());
+    progress.begin("Converting rows", ProgressUnit::Rows, dataset.rows());
     let mut rows = Rows { reader: RowReader::new(dataset.clone()), next: 0, end: dataset.rows(), progress };
     let written = garden_files::write_with(
         to,
@@ -67,7 +67,7 @@ pub fn convert(dataset: &Arc<Dataset>, to: &Path, progress: &dyn Progress) -> Re
     written.map(|()| dataset.rows())
 }
 
-/// The rows of a dataset, one after another, with every image in hand.
+/// The rows of a dataset in order, each with the bytes of its images.
 struct Rows<'a> {
     reader: RowReader,
     next: u64,
@@ -100,7 +100,7 @@ impl Rows<'_> {
                 continue;
             }
             let bytes = self.reader.image_bytes(number, source)?;
-            if Format::of(&bytes).is_none() {
+            if ImageFormat::of(&bytes).is_none() {
                 let start = bytes[..bytes.len().min(12)].escape_ascii().to_string();
                 let reason = BadRow::image(image, ImageError::UnknownFormat { start });
                 return Err(DataError::Row { row: row.id, reason });
@@ -181,7 +181,7 @@ fn message(turn: &Turn) -> Message<'_> {
     Message {
         role: turn.role.name(),
         content: match &turn.parts[..] {
-            // A marker in a content that is one text would ask for an image.
+            // In a content that is one text, a marker would stand for an image.
             [Part::Text(text)] if !text.contains(MARKER) => Content::Text(text),
             parts => Content::Parts(parts.iter().map(part).collect()),
         },
@@ -209,8 +209,8 @@ fn url(source: &ImageSource) -> String {
         ImageSource::Url(url) => url.clone(),
         ImageSource::Path(path) => path.display().to_string(),
         ImageSource::Bytes(bytes) => {
-            let kind =
-                Format::of(bytes).map_or("octet-stream".into(), |format| format.to_string().to_lowercase());
+            let kind = ImageFormat::of(bytes)
+                .map_or("octet-stream".into(), |format| format.to_string().to_lowercase());
             format!("data:image/{kind};base64,{}", STANDARD.encode(bytes))
         }
     }

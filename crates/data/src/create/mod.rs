@@ -10,11 +10,11 @@ mod shapes;
 use crate::{
     error::DataError,
     prefetch::{Prefetch, Weight},
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use image::{ImageEncoder, codecs::jpeg::JpegEncoder, codecs::png::PngEncoder};
-pub use shapes::colours;
+pub use shapes::shape_colours;
 
 use random::Random;
 use serde_json::json;
@@ -35,7 +35,7 @@ const MIN_SIDE: u32 = 16;
 
 /// What is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CreateKind {
     /// Coloured shapes as PNG files, with questions a small model can learn to answer.
     Shapes,
     /// The same images, always asked for the colour: the easiest task that still needs eyes.
@@ -44,18 +44,18 @@ pub enum Kind {
     Photos,
 }
 
-/// How much of it is made.
+/// What is made, and how much.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {
     /// What is made.
-    pub kind: Kind,
+    pub kind: CreateKind,
     /// Rows.
     pub rows: u64,
     /// Width of the images.
     pub width: u32,
     /// Height of the images.
     pub height: u32,
-    /// What decides everything else.
+    /// Determines everything else.
     pub seed: u64,
     /// Threads.
     pub workers: usize,
@@ -85,7 +85,7 @@ impl Weight for io::Result<Written> {
 pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -> Result<PathBuf, DataError> {
     check(folder, options)?;
     let images = folder.join("images");
-    let folders = if options.kind == Kind::Photos { folder } else { &images };
+    let folders = if options.kind == CreateKind::Photos { folder } else { &images };
     fs::create_dir_all(folders).map_err(DataError::io(folders))?;
     let data = folder.join("train.jsonl");
     let worker = {
@@ -93,7 +93,7 @@ pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -
         move |row| write_row(&options, row)
     };
     let mut rows = Prefetch::start(vec![worker; options.workers.max(1)], WAITING_BYTES, 0, options.rows);
-    progress.begin("Making rows", Unit::Rows, options.rows);
+    progress.begin("Making rows", ProgressUnit::Rows, options.rows);
     let written = garden_files::write_with(
         &data,
         |error| DataError::io(&data)(error),
@@ -140,8 +140,8 @@ fn write_row(options: &CreateOptions, row: u64) -> io::Result<Written> {
     let &CreateOptions { kind, width, height, seed, .. } = options;
     let mut random = Random::new(seed, row);
     match kind {
-        Kind::Shapes | Kind::Colours => {
-            let made = shapes::make(width, height, kind == Kind::Colours, &mut random);
+        CreateKind::Shapes | CreateKind::Colours => {
+            let made = shapes::make(width, height, kind == CreateKind::Colours, &mut random);
             let mut png = Vec::new();
             let encoder = PngEncoder::new(&mut png);
             let colours = image::ExtendedColorType::Rgb8;
@@ -150,7 +150,7 @@ fn write_row(options: &CreateOptions, row: u64) -> io::Result<Written> {
             let content = json!([{"type": "image", "image": name}, {"type": "text", "text": made.question}]);
             Ok(Written { line: line(&content, &made.answer), image: Some((name.into(), png)) })
         }
-        Kind::Photos => {
+        CreateKind::Photos => {
             let made = photo::make(width, height, &mut random);
             let mut jpeg = Vec::new();
             let encoder = JpegEncoder::new_with_quality(&mut jpeg, JPEG_QUALITY);
@@ -179,13 +179,13 @@ mod tests {
     };
     use std::sync::Arc;
 
-    fn options(kind: Kind) -> CreateOptions {
+    fn options(kind: CreateKind) -> CreateOptions {
         CreateOptions { kind, rows: 12, width: 60, height: 40, seed: 3, workers: 2 }
     }
 
     #[test]
     fn every_row_can_be_read_and_its_image_decoded() {
-        for kind in [Kind::Shapes, Kind::Colours, Kind::Photos] {
+        for kind in [CreateKind::Shapes, CreateKind::Colours, CreateKind::Photos] {
             let folder = tempfile::tempdir().unwrap();
             let data = create(folder.path(), &options(kind), &()).unwrap();
             let dataset = Dataset::open(data.to_str().unwrap(), &DatasetOptions::default(), &()).unwrap();
@@ -207,8 +207,9 @@ mod tests {
     fn the_seed_decides_everything_and_threads_nothing() {
         let make = |seed, workers| {
             let folder = tempfile::tempdir().unwrap();
-            let data = create(folder.path(), &CreateOptions { seed, workers, ..options(Kind::Photos) }, &())
-                .unwrap();
+            let data =
+                create(folder.path(), &CreateOptions { seed, workers, ..options(CreateKind::Photos) }, &())
+                    .unwrap();
             fs::read(data).unwrap()
         };
         assert_eq!(make(3, 1), make(3, 4));
@@ -218,10 +219,10 @@ mod tests {
     #[test]
     fn nothing_is_overwritten_and_sizes_are_checked() {
         let folder = tempfile::tempdir().unwrap();
-        create(folder.path(), &options(Kind::Shapes), &()).unwrap();
-        let again = create(folder.path(), &options(Kind::Shapes), &()).unwrap_err().to_string();
+        create(folder.path(), &options(CreateKind::Shapes), &()).unwrap();
+        let again = create(folder.path(), &options(CreateKind::Shapes), &()).unwrap_err().to_string();
         assert!(again.contains("not empty"), "{again}");
-        let thin = CreateOptions { width: 1, ..options(Kind::Shapes) };
+        let thin = CreateOptions { width: 1, ..options(CreateKind::Shapes) };
         assert!(create(&folder.path().join("other"), &thin, &()).is_err());
     }
 }

@@ -22,7 +22,7 @@ const LAYERS: u32 = 7;
 const GRAIN: f32 = 6.0;
 
 /// An image with a question about its tint.
-pub fn make(width: u32, height: u32, random: &mut Random) -> Made {
+pub(super) fn make(width: u32, height: u32, random: &mut Random) -> Made {
     let (name, tint) = *random.pick(&TINTS);
     let seed = random.next();
     let longest = width.max(height) as f32;

@@ -1,7 +1,7 @@
 //! Random numbers that a seed decides: SplitMix64, one stream for each row.
 
 /// A stream of numbers.
-pub struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
     /// The stream of a row: any two rows and seeds have different ones.
@@ -32,7 +32,7 @@ impl Random {
 }
 
 /// Mixes the bits of a number.
-pub fn hash(value: u64) -> u64 {
+pub(super) fn hash(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ (value >> 31)

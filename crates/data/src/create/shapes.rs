@@ -40,12 +40,12 @@ impl Shape {
 }
 
 /// The names of the colours.
-pub fn colours() -> impl Iterator<Item = &'static str> {
+pub fn shape_colours() -> impl Iterator<Item = &'static str> {
     COLOURS.iter().map(|(name, _)| *name)
 }
 
 /// An image of a shape with a question: about its colour, or about anything in it.
-pub fn make(width: u32, height: u32, about_colour: bool, random: &mut Random) -> Made {
+pub(super) fn make(width: u32, height: u32, about_colour: bool, random: &mut Random) -> Made {
     let (colour, rgb) = *random.pick(&COLOURS);
     let (name, shape) = *random.pick(&SHAPES);
     let ground = 200 + random.below(50) as u8;

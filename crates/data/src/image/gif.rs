@@ -4,11 +4,11 @@
 //! the rest has the colour of the transparent index, or of index 0: what Pillow shows once the alpha is
 //! dropped.
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, Orientation, Pixels};
 use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
 use std::io::ErrorKind;
 
-const FORMAT: Format = Format::Gif;
+const FORMAT: ImageFormat = ImageFormat::Gif;
 
 /// Reads the size of the canvas; a GIF has no orientation.
 pub(super) fn header(bytes: &[u8]) -> Result<Header, ImageError> {

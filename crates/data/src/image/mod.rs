@@ -34,7 +34,7 @@ pub enum ImageError {
     #[error("truncated {format}: the data ends before the image does ({length} bytes)")]
     Truncated {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// How many bytes there are.
         length: usize,
     },
@@ -42,7 +42,7 @@ pub enum ImageError {
     #[error("broken {format}: {reason}")]
     Broken {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// What the decoder said.
         reason: String,
     },
@@ -50,7 +50,7 @@ pub enum ImageError {
     #[error("unsupported {format}: {reason}")]
     Unsupported {
         /// Which format.
-        format: Format,
+        format: ImageFormat,
         /// What is not supported.
         reason: String,
     },
@@ -88,7 +88,7 @@ pub enum ImageError {
 
 /// The image formats read here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ImageFormat {
     /// JPEG, baseline or progressive.
     Jpeg,
     /// PNG.
@@ -103,9 +103,9 @@ pub enum Format {
     Tiff,
 }
 
-impl Format {
+impl ImageFormat {
     /// Recognises a format by its first bytes; names and content types are not trusted.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0xFF, 0xD8, 0xFF, ..] => Some(Self::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Some(Self::Png),
@@ -118,7 +118,7 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for ImageFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Jpeg => "JPEG",
@@ -146,7 +146,7 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    fn check(self, format: Format, width: u32, height: u32) -> Result<(), ImageError> {
+    fn check(self, format: ImageFormat, width: u32, height: u32) -> Result<(), ImageError> {
         if width == 0 || height == 0 {
             let reason = format!("it says it is {width}x{height}");
             return Err(ImageError::Broken { format, reason });
@@ -177,23 +177,23 @@ impl fmt::Debug for Pixels {
 
 /// Buffers that are reused from image to image: a worker keeps one decoder, so only larger images allocate.
 #[derive(Default)]
-pub struct Decoder {
+pub struct ImageDecoder {
     jpeg: jpeg::Decoder,
     pixels: Pixels,
     /// A row on its way to `pixels`.
     row: Vec<u8>,
-    /// What the orientation is turned into, swapped with `pixels`.
+    /// Where turned pixels are written before they are swapped with `pixels`.
     turned: Vec<u8>,
 }
 
-impl Decoder {
+impl ImageDecoder {
     /// Decodes an image into pixels that live until the next call.
     pub fn decode(&mut self, bytes: &[u8], limits: DecodeLimits) -> Result<&Pixels, ImageError> {
         let format = recognise(bytes)?;
         let pixels = &mut self.pixels;
         let orientation = match format {
-            // Our own code, fuzzed here; the others are other people's and must not take a run down.
-            Format::Jpeg => {
+            // Our own decoder is fuzzed. The others are third-party code: a panic in one must not end a run.
+            ImageFormat::Jpeg => {
                 let image = jpeg::Image::open(bytes, limits)?;
                 let orientation = image.header().orientation;
                 self.jpeg.decode(image, &mut rows::Whole { pixels, row: &mut self.row, done: 0 })?;
@@ -212,7 +212,7 @@ impl Decoder {
         limits: DecodeLimits,
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
-        if recognise(bytes)? == Format::Jpeg {
+        if recognise(bytes)? == ImageFormat::Jpeg {
             let image = jpeg::Image::open(bytes, limits)?;
             if image.header().orientation == Orientation::default() {
                 return self.jpeg.decode(image, sink);
@@ -222,15 +222,16 @@ impl Decoder {
     }
 
     /// The bytes that the buffers hold.
-    pub fn buffer_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&self) -> usize {
         let rows = self.pixels.rgb.capacity() + self.row.capacity() + self.turned.capacity();
         self.jpeg.buffer_bytes() + rows
     }
 }
 
-/// Decodes one image; to decode many, keep a [`Decoder`].
+/// Decodes one image; to decode many, keep an [`ImageDecoder`].
 pub fn decode(bytes: &[u8], limits: DecodeLimits) -> Result<Pixels, ImageError> {
-    let mut decoder = Decoder::default();
+    let mut decoder = ImageDecoder::default();
     decoder.decode(bytes, limits)?;
     Ok(decoder.pixels)
 }
@@ -251,8 +252,8 @@ pub struct Extent {
     pub width: u32,
     /// Height of the upright image.
     pub height: u32,
-    /// Bytes that a [`Decoder`] holds for it on the way to patches, beside a copy of the encoded data and a
-    /// few rows.
+    /// Bytes that an [`ImageDecoder`] holds for it on the way to patches, beside a copy of the encoded data
+    /// and a few rows.
     pub decoding_bytes: u64,
 }
 
@@ -260,52 +261,49 @@ pub struct Extent {
 pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> {
     let format = recognise(bytes)?;
     let Header { width, height, orientation, samples } = match format {
-        Format::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
-        Format::Gif => guarded(format, || gif::header(bytes))?,
-        Format::Tiff => guarded(format, || tiff::header(bytes))?,
-        Format::Png | Format::WebP | Format::Bmp => guarded(format, || raster::header(format, bytes))?,
+        ImageFormat::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
+        ImageFormat::Gif => guarded(format, || gif::header(bytes))?,
+        ImageFormat::Tiff => guarded(format, || tiff::header(bytes))?,
+        ImageFormat::Png | ImageFormat::WebP | ImageFormat::Bmp => {
+            guarded(format, || raster::header(format, bytes))?
+        }
     };
     limits.check(format, width, height)?;
     let rgb = 3 * u64::from(width) * u64::from(height);
     let copies = match (format, orientation == Orientation::default()) {
-        // Its rows go as they are converted.
-        (Format::Jpeg, true) => 0,
+        // Its rows are given out as they are converted.
+        (ImageFormat::Jpeg, true) => 0,
         (_, true) => 1,
-        // Turning takes a second one.
+        // Turning needs a second copy.
         (_, false) => 2,
     };
     let (width, height) = if orientation.swaps_sides() { (height, width) } else { (width, height) };
     Ok(Extent { width, height, decoding_bytes: copies * rgb + samples })
 }
 
-/// The width and height of the upright image, read from the header alone.
-pub fn dimensions(bytes: &[u8], limits: DecodeLimits) -> Result<(u32, u32), ImageError> {
-    extent(bytes, limits).map(|extent| (extent.width, extent.height))
-}
-
-fn recognise(bytes: &[u8]) -> Result<Format, ImageError> {
+fn recognise(bytes: &[u8]) -> Result<ImageFormat, ImageError> {
     if bytes.is_empty() {
         return Err(ImageError::Empty);
     }
     let start = || bytes[..bytes.len().min(12)].escape_ascii().to_string();
-    Format::of(bytes).ok_or_else(|| ImageError::UnknownFormat { start: format!("\"{}\"", start()) })
+    ImageFormat::of(bytes).ok_or_else(|| ImageError::UnknownFormat { start: format!("\"{}\"", start()) })
 }
 
 fn decode_other(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     limits: DecodeLimits,
     out: &mut Pixels,
 ) -> Result<Orientation, ImageError> {
     match format {
-        Format::Gif => gif::decode(bytes, limits, out),
-        Format::Tiff => tiff::decode(bytes, limits, out),
+        ImageFormat::Gif => gif::decode(bytes, limits, out),
+        ImageFormat::Tiff => tiff::decode(bytes, limits, out),
         _ => raster::decode(format, bytes, limits, out),
     }
 }
 
 /// Runs a third-party decoder; a panic in it becomes an error of this one image.
-fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
+fn guarded<T>(format: ImageFormat, work: impl FnOnce() -> Result<T, ImageError>) -> Result<T, ImageError> {
     // The buffers that a panic may leave half written are overwritten by the next decode.
     crate::guarded::guarded(work)
         .unwrap_or_else(|| Err(ImageError::Broken { format, reason: "its decoder panicked".into() }))

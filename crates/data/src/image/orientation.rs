@@ -103,8 +103,8 @@ impl Orientation {
     }
 }
 
-/// Finds the tag in the first directory; `None` for anything malformed, as a broken EXIF block is no broken
-/// image.
+/// Finds the tag in the first directory; `None` for anything malformed, because a broken EXIF block does not
+/// make an image broken.
 fn orientation_tag(exif: &[u8]) -> Option<u16> {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let big_endian = match exif.get(..4)? {

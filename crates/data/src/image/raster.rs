@@ -4,7 +4,7 @@
 //! [`super::colour`] converts the colour types to RGB, not the crate, because Pillow's rules differ from its
 //! own.
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, Orientation, Pixels, colour};
 use image::{
     ColorType, ImageDecoder, ImageError as Failure, Limits,
     codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder},
@@ -12,12 +12,11 @@ use image::{
 use std::io::Cursor;
 
 /// What a PNG may take beside its pixels: a row, text, and a colour profile, which is compressed and can be a
-/// bomb of its own. The decoder leaves a profile beyond it away, which changes nothing here: profiles are not
-/// applied.
+/// bomb of its own. The decoder drops a larger profile, which changes nothing here: profiles are not applied.
 const PNG_EXTRAS: u64 = 64 << 20;
 
 /// Reads the size as stored, and the orientation.
-pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError> {
+pub(super) fn header(format: ImageFormat, bytes: &[u8]) -> Result<Header, ImageError> {
     let mut decoder = open(format, bytes)?;
     let (width, height) = decoder.dimensions();
     let samples = if decoder.color_type() == ColorType::Rgb8 { 0 } else { decoder.total_bytes() };
@@ -26,7 +25,7 @@ pub(super) fn header(format: Format, bytes: &[u8]) -> Result<Header, ImageError>
 
 /// Decodes into `out`.
 pub(super) fn decode(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     limits: DecodeLimits,
     out: &mut Pixels,
@@ -50,24 +49,27 @@ pub(super) fn decode(
     Ok(orientation)
 }
 
-fn open(format: Format, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, ImageError> {
+fn open(format: ImageFormat, bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>, ImageError> {
     let source = Cursor::new(bytes);
     match format {
-        Format::Png => PngDecoder::with_limits(source, png_limits()).map(|decoder| Box::new(decoder) as _),
-        Format::WebP => WebPDecoder::new(source).map(|decoder| Box::new(decoder) as _),
+        ImageFormat::Png => {
+            PngDecoder::with_limits(source, png_limits()).map(|decoder| Box::new(decoder) as _)
+        }
+        ImageFormat::WebP => WebPDecoder::new(source).map(|decoder| Box::new(decoder) as _),
         _ => BmpDecoder::new(source).map(|decoder| Box::new(decoder) as _),
     }
     .map_err(|failure| explain(format, bytes, failure))
 }
 
-/// The pixels are ours to allocate and do not count here; [`DecodeLimits`] are checked for them.
+/// Pixels do not count here: we allocate them ourselves, within the [`DecodeLimits`].
 fn png_limits() -> Limits {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(PNG_EXTRAS);
     limits
 }
 
-/// EXIF goes before XMP, as in Pillow; a broken chunk of either is no broken image.
+/// The orientation by EXIF, else by XMP, as in Pillow. A broken chunk of either does not make the image
+/// broken.
 fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
     let exif = decoder.exif_metadata().ok().flatten().and_then(|exif| Orientation::from_exif(&exif));
     let xmp = || decoder.xmp_metadata().ok().flatten().and_then(|xmp| Orientation::from_xmp(&xmp));
@@ -75,7 +77,7 @@ fn orientation(decoder: &mut dyn ImageDecoder) -> Orientation {
 }
 
 fn to_rgb(
-    format: Format,
+    format: ImageFormat,
     bytes: &[u8],
     colour: ColorType,
     samples: &[u8],
@@ -113,7 +115,7 @@ fn has_transparent_grey(bytes: &[u8]) -> bool {
     bytes.get(COLOUR_TYPE) == Some(&0)
 }
 
-fn explain(format: Format, bytes: &[u8], failure: Failure) -> ImageError {
+fn explain(format: ImageFormat, bytes: &[u8], failure: Failure) -> ImageError {
     match failure {
         Failure::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             ImageError::Truncated { format, length: bytes.len() }

@@ -3,7 +3,7 @@
 //! Takes encoded bytes and gives RGB pixels in stored order and the orientation of tag 274. Reads 8- and
 //! 16-bit grey, grey with alpha, RGB, RGBA and CMYK samples; other kinds are refused by name.
 
-use super::{DecodeLimits, Format, Header, ImageError, Orientation, Pixels, colour};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, Orientation, Pixels, colour};
 use std::io::{Cursor, ErrorKind};
 use tiff::{
     ColorType, TiffError,
@@ -11,7 +11,7 @@ use tiff::{
     tags::Tag,
 };
 
-const FORMAT: Format = Format::Tiff;
+const FORMAT: ImageFormat = ImageFormat::Tiff;
 /// The widest pixel that is decoded: four 16-bit samples.
 const MAX_PIXEL_BYTES: u64 = 8;
 

@@ -290,7 +290,7 @@ fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), 
 
 /// The files that transformers 4 looks for and a folder of version 5 lacks, with their text: the parts of its
 /// joint file. A folder with these beside its own files can be read by both.
-pub fn files_for_version_4(folder: &Path) -> Result<Vec<(&'static str, String)>, ProcessorError> {
+pub fn files_for_transformers_4(folder: &Path) -> Result<Vec<(&'static str, String)>, ProcessorError> {
     let path = folder.join(JOINT_FILE);
     let text = match fs::read(&path) {
         Ok(text) => text,
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn both_versions_can_read_what_is_written_again() {
         let saved = folder(&[(JOINT_FILE, JOINT)]);
-        let files = files_for_version_4(saved.path()).expect("a joint file");
+        let files = files_for_transformers_4(saved.path()).expect("a joint file");
         let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["preprocessor_config.json", "video_preprocessor_config.json"]);
         let written: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(of_version_4, ProcessorConfig::from_dir(saved.path()).expect("valid"));
         assert!(written[0].1.contains("Qwen2_5_VLProcessor"), "{}", written[0].1);
         let whole = folder(&[(JOINT_FILE, JOINT), written[0], written[1]]);
-        assert_eq!(files_for_version_4(whole.path()).expect("nothing is missing"), []);
+        assert_eq!(files_for_transformers_4(whole.path()).expect("nothing is missing"), []);
     }
 
     #[test]

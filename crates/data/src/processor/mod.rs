@@ -9,7 +9,7 @@ mod patches;
 mod resize;
 mod size;
 
-pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_version_4};
+pub use config::{PixelLimits, ProcessorConfig, ProcessorError, files_for_transformers_4};
 pub use size::Grid;
 
 use crate::{
@@ -43,14 +43,15 @@ pub struct ImageHeader {
 
 /// The buffers one worker reuses from image to image.
 #[derive(Default)]
-pub struct Workspace {
-    decoder: image::Decoder,
+pub struct ImageWorkspace {
+    decoder: image::ImageDecoder,
     resizer: Resizer,
 }
 
-impl Workspace {
+impl ImageWorkspace {
     /// The bytes that the buffers hold.
-    pub fn buffer_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn buffer_bytes(&self) -> usize {
         self.decoder.buffer_bytes() + self.resizer.buffer_bytes()
     }
 }
@@ -102,11 +103,11 @@ impl Processor {
     pub fn append_patches(
         &self,
         encoded: &[u8],
-        work: &mut Workspace,
+        work: &mut ImageWorkspace,
         patches: &mut Vec<u8>,
     ) -> Result<Grid, ImageError> {
         let start = patches.len();
-        let Workspace { decoder, resizer } = work;
+        let ImageWorkspace { decoder, resizer } = work;
         let grid = Grid { rows: 0, columns: 0 };
         let mut cutter = Cutter { config: &self.config, resizer, grid, patches, start };
         let outcome = decoder.decode_rows(encoded, self.limits, &mut cutter);
@@ -155,7 +156,38 @@ impl RowSink for Cutter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::ImageFormat;
     use ::image::{ExtendedColorType, ImageEncoder, codecs::jpeg::JpegEncoder};
+    use std::fs;
+
+    /// The fewest and most pixels with which the golden images were processed.
+    const GOLDEN_LIMITS: [(u64, u64); 2] = [(3136, 12_845_056), (20_000, 60_000)];
+
+    #[test]
+    fn headers_say_what_decoding_takes() {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images");
+        for file in fs::read_dir(images).expect("the goldens").map(|entry| entry.expect("readable").path()) {
+            let name = file.display();
+            let encoded = fs::read(&file).expect("readable");
+            for (min_pixels, max_pixels) in GOLDEN_LIMITS {
+                let config = ProcessorConfig { min_pixels, max_pixels, ..ProcessorConfig::default() };
+                let processor = Processor::new(config, DecodeLimits::default());
+                let ImageHeader { size: (width, height), decoding_bytes, .. } =
+                    processor.header(&encoded).expect("a header");
+                let mut work = ImageWorkspace::default();
+                let grid = processor.append_patches(&encoded, &mut work, &mut Vec::new()).expect("patches");
+                let (said, held) = (decoding_bytes as usize, work.buffer_bytes());
+                // A JPEG's scan is copied into a buffer that grows by doubling. What other decoders allocate
+                // is free again by now.
+                let copied = 2 * encoded.len();
+                // Rows of blocks, rows between the passes, a row of patches and the filter's weights.
+                let rows = 300 * (width + height + 14 * (grid.columns + grid.rows)) as usize;
+                assert!(held <= said + copied + rows, "{name}: {said} said, {held} held");
+                let is_jpeg = ImageFormat::of(&encoded) == Some(ImageFormat::Jpeg);
+                assert!(!is_jpeg || held >= said, "{name}: {said} said, {held} held");
+            }
+        }
+    }
 
     #[test]
     fn an_upright_photo_is_never_there_as_a_whole() {
@@ -165,7 +197,7 @@ mod tests {
         let encoder = JpegEncoder::new_with_quality(&mut encoded, 50);
         encoder.write_image(&rgb, width, height, ExtendedColorType::Rgb8).expect("in memory");
         let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
-        let (mut work, mut patches) = (Workspace::default(), Vec::new());
+        let (mut work, mut patches) = (ImageWorkspace::default(), Vec::new());
         processor.append_patches(&encoded, &mut work, &mut patches).expect("a photo");
         let copied = 2 * encoded.len();
         assert!(work.buffer_bytes() < copied + rgb.len() / 10, "{} bytes", work.buffer_bytes());

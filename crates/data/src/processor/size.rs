@@ -31,7 +31,7 @@ impl Grid {
     }
 
     /// How many tokens stand for the image when `merge_size` squared patches become one.
-    pub fn tokens(self, merge_size: u32) -> usize {
+    pub(crate) fn tokens(self, merge_size: u32) -> usize {
         self.patches() / (merge_size as usize * merge_size as usize)
     }
 }

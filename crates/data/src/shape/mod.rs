@@ -43,7 +43,7 @@ use common::{Field, Meaning, Refusal, RowFields, may_hold_images, shorten, tools
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// What there is to know of a shape.
+/// Everything about a shape.
 struct Definition {
     /// Its name for programs.
     id: &'static str,
@@ -55,7 +55,7 @@ struct Definition {
     fields: &'static [Field],
     /// Fields that it refuses, besides those that every shape refuses.
     refuses: &'static [Refusal],
-    /// Whether a row has this shape. An error where a row contradicts itself.
+    /// Whether a row has this shape. An error if the row contradicts itself.
     recognises: fn(&mut RowFields<'_, '_>) -> Result<bool, BadRow>,
     /// Reads a row of this shape.
     read: fn(&mut RowFields<'_, '_>) -> Result<Vec<Turn>, BadRow>,
@@ -118,7 +118,7 @@ pub struct Shape {
 
 impl Shape {
     /// Its name for programs, such as `open-ai-messages`.
-    pub fn id(self) -> &'static str {
+    pub(crate) fn id(self) -> &'static str {
         SHAPES[self.index].id
     }
 
@@ -223,3 +223,6 @@ fn check_turns(turns: &[Turn]) -> Result<(), BadRow> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,7 @@ struct Records<R> {
 }
 
 impl<R: Read> Records<R> {
-    /// The fields of the next record; blank lines are none.
+    /// The fields of the next record; blank lines are skipped.
     fn next(&mut self) -> Result<Option<Vec<String>>, Failure> {
         loop {
             let record = self.record()?;
@@ -88,7 +88,7 @@ impl<R: Read> Records<R> {
         }
     }
 
-    /// The error that the record after the last one has.
+    /// An error about the record that comes next.
     fn wrong(&self, what: &str) -> Failure {
         let which = match self.number {
             0 => "the line of names".to_owned(),

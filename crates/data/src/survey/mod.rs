@@ -6,7 +6,7 @@
 
 mod report;
 
-pub use report::{Line, Report, Topic};
+pub use report::{SurveyLine, SurveyReport, SurveyTopic};
 
 use crate::{
     dataset::{Dataset, RowReader},
@@ -14,12 +14,12 @@ use crate::{
     image,
     prefetch::{Prefetch, Weight},
     processor::{ImageHeader, Processor},
-    progress::{Progress, Unit},
+    progress::{Progress, ProgressUnit},
     recipe::{LeftOut, Recipe},
     row::RowId,
     shape::Shape,
     share::RowShare,
-    text::{Encoded, Runs},
+    text::{Encoded, TokenRuns},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -128,7 +128,7 @@ pub struct SampleRow {
     /// Its tokens, and which of them are learned.
     pub encoded: Encoded,
     /// The same for people.
-    pub runs: Runs,
+    pub runs: TokenRuns,
 }
 
 impl Survey {
@@ -303,7 +303,7 @@ pub fn survey(
     let mut facts = Prefetch::start(workers, 1000, 0, dataset.rows());
     let mut tables = Tables::new(&options);
     let is_held_out = options.held_out.map(|share| share.membership(dataset.rows()));
-    progress.begin("Reading rows", Unit::Rows, dataset.rows());
+    progress.begin("Reading rows", ProgressUnit::Rows, dataset.rows());
     while let Some(facts) = facts.take_next().map_err(|_| DataError::Worker)? {
         let held_out = is_held_out.as_ref().is_some_and(|has| has(tables.survey.rows));
         if held_out {
@@ -319,7 +319,7 @@ pub fn survey(
 
 struct Examiner {
     reader: RowReader,
-    decoder: image::Decoder,
+    decoder: image::ImageDecoder,
     options: Arc<SurveyOptions>,
 }
 
@@ -327,7 +327,7 @@ impl Examiner {
     fn new(dataset: &Arc<Dataset>, options: &Arc<SurveyOptions>) -> Self {
         Self {
             reader: RowReader::new(dataset.clone()),
-            decoder: image::Decoder::default(),
+            decoder: image::ImageDecoder::default(),
             options: options.clone(),
         }
     }

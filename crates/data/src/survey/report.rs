@@ -1,13 +1,13 @@
 //! A survey for people and for programs.
 //!
 //! Takes a [`Survey`] and the size of a batch, and gives lines that fit a terminal, or JSON with the same
-//! figures. A line that asks for something to be done has a [`Topic`], to which a front end adds its own
-//! advice.
+//! figures. A line that asks for something to be done has a [`SurveyTopic`], to which a front end adds its
+//! own advice.
 
 use super::{Lengths, SizeClass, Survey};
 use crate::{
     error::{BadRow, counted},
-    text::Run,
+    text::TokenRun,
 };
 use serde_json::{Value, json};
 use std::fmt::{self, Display};
@@ -19,12 +19,12 @@ const LISTED_BAD_ROWS: usize = 10;
 /// Ignored fields that are listed in text.
 const LISTED_NAMES: usize = 20;
 const HISTOGRAM_BARS: usize = 10;
-/// Characters shown of each stretch of the sample.
+/// Characters that are shown of each run of the sample.
 const SHOWN_CHARACTERS: usize = 600;
 const BAR_WIDTH: u64 = 32;
 
 /// A survey as text or JSON.
-pub struct Report<'a> {
+pub struct SurveyReport<'a> {
     /// What is printed.
     pub survey: &'a Survey,
     /// Rows in a batch.
@@ -33,7 +33,7 @@ pub struct Report<'a> {
     pub max_tokens: Option<usize>,
 }
 
-impl Report<'_> {
+impl SurveyReport<'_> {
     /// The same figures for programs.
     pub fn to_json(&self) -> Value {
         let Survey { rows, images, image_bytes, too_long, no_label, bad, bad_rows, bad_kinds, .. } =
@@ -81,7 +81,7 @@ impl Report<'_> {
     }
 
     /// The report line by line, each with its topic, so that a front end can add what to do about it.
-    pub fn lines(&self) -> Vec<Line<'_>> {
+    pub fn lines(&self) -> Vec<SurveyLine<'_>> {
         let mut lines = Lines::default();
         self.shapes(&mut lines);
         self.sizes(&mut lines);
@@ -130,7 +130,7 @@ impl Report<'_> {
             Some(tokens) => ("Tokens", tokens),
             None => ("Image tokens", &self.survey.image_tokens),
         };
-        // Without a row there is nothing to tell, and rows without an image have no image tokens.
+        // Nothing is said where there are no rows, nor of image tokens where there are no images.
         if lengths.total() == 0 {
             return;
         }
@@ -163,14 +163,15 @@ impl Report<'_> {
         let Survey { too_long, no_label, tokens, .. } = self.survey;
         lines.blank();
         if tokens.is_none() {
-            return lines.add_about(Topic::NoTokenizer, "The tokens of the text are not counted".into());
+            return lines
+                .add_about(SurveyTopic::NoTokenizer, "The tokens of the text are not counted".into());
         }
         let too_long = grouped(*too_long);
         let limit = self.max_tokens.map_or(String::new(), |limit| format!(" (over {limit} tokens)"));
         let text =
             format!("Left out  {too_long} too long{limit}, {} without anything to learn", grouped(*no_label));
         match self.max_tokens {
-            Some(_) => lines.add_about(Topic::TokenLimit, text),
+            Some(_) => lines.add_about(SurveyTopic::TokenLimit, text),
             None => lines.add(text),
         }
     }
@@ -199,7 +200,7 @@ impl Report<'_> {
         sample.runs.shown(SHOWN_CHARACTERS).lines().for_each(|line| lines.add(format!("  {line}")));
     }
 
-    /// Names what nothing is done with: nobody should find out after a run that a column was not read.
+    /// Names the fields that are not read, so that nobody finds out only after a run.
     fn ignored(&self, lines: &mut Lines<'_>) {
         let ignored = &self.survey.ignored;
         if ignored.is_empty() {
@@ -215,7 +216,7 @@ impl Report<'_> {
             more => format!(", and {more} more"),
         };
         let text = format!("Ignored   {}{more}: fields that no shape reads", names.join(", "));
-        lines.add_about(Topic::IgnoredFields, text);
+        lines.add_about(SurveyTopic::IgnoredFields, text);
     }
 
     fn bad_rows<'s>(&'s self, lines: &mut Lines<'s>) {
@@ -225,7 +226,7 @@ impl Report<'_> {
             lines.add(format!("  {:>9}  {kind}", grouped(*count)));
         }
         for fault in bad_rows.iter().take(LISTED_BAD_ROWS) {
-            lines.add_about(Topic::BadRow(&fault.reason), format!("  {fault}"));
+            lines.add_about(SurveyTopic::BadRow(&fault.reason), format!("  {fault}"));
         }
         match bad.saturating_sub(LISTED_BAD_ROWS as u64) {
             0 => {}
@@ -236,7 +237,7 @@ impl Report<'_> {
 
 /// What a line of a report is about, where a user may want to do something about it.
 #[derive(Debug, Clone, Copy)]
-pub enum Topic<'a> {
+pub enum SurveyTopic<'a> {
     /// No tokenizer was given.
     NoTokenizer,
     /// Rows are measured against a limit of tokens.
@@ -249,23 +250,23 @@ pub enum Topic<'a> {
 
 /// A line of a report.
 #[derive(Debug, Clone)]
-pub struct Line<'a> {
+pub struct SurveyLine<'a> {
     /// Its text, without a line break.
     pub text: String,
     /// What it is about, where a user may want to do something about it.
-    pub topic: Option<Topic<'a>>,
+    pub topic: Option<SurveyTopic<'a>>,
 }
 
 #[derive(Default)]
-struct Lines<'a>(Vec<Line<'a>>);
+struct Lines<'a>(Vec<SurveyLine<'a>>);
 
 impl<'a> Lines<'a> {
     fn add(&mut self, text: String) {
-        self.0.push(Line { text, topic: None });
+        self.0.push(SurveyLine { text, topic: None });
     }
 
-    fn add_about(&mut self, topic: Topic<'a>, text: String) {
-        self.0.push(Line { text, topic: Some(topic) });
+    fn add_about(&mut self, topic: SurveyTopic<'a>, text: String) {
+        self.0.push(SurveyLine { text, topic: Some(topic) });
     }
 
     fn blank(&mut self) {
@@ -273,13 +274,13 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Display for Report<'_> {
+impl Display for SurveyReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().iter().try_for_each(|line| writeln!(f, "{}", line.text))
     }
 }
 
-fn run_json(run: &Run) -> Value {
+fn run_json(run: &TokenRun) -> Value {
     json!({"learned": run.trained, "tokens": run.tokens, "text": run.text})
 }
 
@@ -308,7 +309,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Bytes in decimal units, as the rest of the house prints them.
+/// Bytes in decimal units, as the rest of the project prints them.
 fn bytes(number: u64) -> String {
     let value = number as f64;
     match number {
@@ -328,7 +329,7 @@ mod tests {
         row::RowId,
         shape::Shape,
         survey::SampleRow,
-        text::{Encoded, Runs},
+        text::{Encoded, TokenRuns},
     };
 
     fn lengths(values: &[usize]) -> Lengths {
@@ -357,12 +358,12 @@ mod tests {
             bad_kinds: [("with an image that cannot be decoded".into(), 1)].into(),
             ignored: [("id".into(), 1003), ("split".into(), 7)].into(),
             sample: Some(sample(vec![
-                Run {
+                TokenRun {
                     trained: false,
                     tokens: 900,
                     text: format!("user\n{}\u{1b}[2J!\nassistant\n", "x".repeat(900)),
                 },
-                Run { trained: true, tokens: 5, text: "a cat<|im_end|>".into() },
+                TokenRun { trained: true, tokens: 5, text: "a cat<|im_end|>".into() },
             ])),
             ..Survey::default()
         }
@@ -372,22 +373,22 @@ mod tests {
         RowId { file: std::path::Path::new("train.jsonl").into(), number }
     }
 
-    fn sample(runs: Vec<Run>) -> SampleRow {
-        SampleRow { id: id(1), encoded: Encoded::default(), runs: Runs(runs) }
+    fn sample(runs: Vec<TokenRun>) -> SampleRow {
+        SampleRow { id: id(1), encoded: Encoded::default(), runs: TokenRuns(runs) }
     }
 
     #[test]
     fn a_row_with_brackets_of_its_own_is_shown_with_others() {
-        let said = Run { trained: true, tokens: 9, text: "[[1, 2], [3, 4]]".into() };
+        let said = TokenRun { trained: true, tokens: 9, text: "[[1, 2], [3, 4]]".into() };
         let survey = Survey { sample: Some(sample(vec![said])), ..survey() };
-        let text = Report { survey: &survey, batch_size: 2, max_tokens: None }.to_string();
+        let text = SurveyReport { survey: &survey, batch_size: 2, max_tokens: None }.to_string();
         assert!(text.contains("⟦what is learned⟧") && text.contains("⟦[[1, 2], [3, 4]]⟧"), "{text}");
     }
 
     #[test]
     fn rows_without_images_have_no_histogram_of_image_tokens() {
         let rows = Survey { rows: 3, image_tokens: lengths(&[0, 0, 0]), ..Survey::default() };
-        let told = |survey: &Survey| Report { survey, batch_size: 2, max_tokens: None }.to_string();
+        let told = |survey: &Survey| SurveyReport { survey, batch_size: 2, max_tokens: None }.to_string();
         assert!(!told(&rows).contains("Image tokens"), "{}", told(&rows));
         let some = Survey { image_tokens: lengths(&[0, 0, 12]), ..rows };
         assert!(told(&some).contains("Image tokens a row: half have at most 0"), "{}", told(&some));
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn text_says_what_a_person_asks() {
         let survey = survey();
-        let text = Report { survey: &survey, batch_size: 2, max_tokens: Some(2048) }.to_string();
+        let text = SurveyReport { survey: &survey, batch_size: 2, max_tokens: Some(2048) }.to_string();
         for line in [
             "Rows      1,003",
             "      1,000  OpenAI messages",
@@ -424,7 +425,7 @@ mod tests {
     #[test]
     fn json_has_the_same_figures() {
         let survey = survey();
-        let json = Report { survey: &survey, batch_size: 2, max_tokens: None }.to_json();
+        let json = SurveyReport { survey: &survey, batch_size: 2, max_tokens: None }.to_json();
         assert_eq!(json["shapes"], serde_json::json!({"open-ai-messages": 1000, "llava": 2}));
         assert_eq!(json["images"]["sizes"][0]["resized_width"], 1204);
         assert_eq!(json["tokens"]["max"], 1350);

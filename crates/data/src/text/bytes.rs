@@ -6,7 +6,7 @@
 
 /// The bytes of a token of a byte-level vocabulary. A token with a character outside the byte alphabet was
 /// added by hand and is its own text.
-pub fn of_token(written: &str) -> Vec<u8> {
+pub fn token_bytes(written: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = written.chars().map(of_character).collect();
     bytes.unwrap_or_else(|| written.as_bytes().to_vec())
 }
@@ -47,7 +47,7 @@ mod tests {
     fn tokens_give_their_text() {
         let tokens = [("Ġred", " red"), ("Ċ", "\n"), ("Ã¤", "ä"), ("日", "日")];
         for (written, text) in tokens {
-            assert_eq!(of_token(written), text.as_bytes());
+            assert_eq!(token_bytes(written), text.as_bytes());
         }
     }
 

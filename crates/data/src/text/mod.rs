@@ -5,15 +5,16 @@
 //! reads like `<|im_end|>` in a user's text is tokenised as the plain characters it is. Special tokens that
 //! are words of a row, such as those around a box, are tokens as in HF.
 
-pub mod bytes;
+mod bytes;
 mod files;
 mod guard;
 mod shown;
 mod template;
 mod tojson;
 
+pub use bytes::token_bytes;
 pub use files::EncoderError;
-pub use shown::{Run, Runs};
+pub use shown::{TokenRun, TokenRuns};
 
 use crate::{
     error::counted,
@@ -92,7 +93,7 @@ pub struct Encoded {
 
 impl Encoded {
     /// Whether anything in it can be learned: some token other than the first has a label.
-    pub fn has_label(&self) -> bool {
+    pub(crate) fn has_label(&self) -> bool {
         self.trained.iter().skip(1).any(|&trained| trained)
     }
 
@@ -133,7 +134,11 @@ impl Encoder {
 
     /// Encodes a row that the model shall answer: the template opens the assistant's turn, and nothing is
     /// trained on.
-    pub fn encode_prompt(&self, row: &Conversation, image_tokens: &[usize]) -> Result<Encoded, TextError> {
+    pub(crate) fn encode_prompt(
+        &self,
+        row: &Conversation,
+        image_tokens: &[usize],
+    ) -> Result<Encoded, TextError> {
         let mut encoded = self.tokenise(&self.rendered(row, TrainOn::All, true)?, image_tokens)?;
         encoded.trained.fill(false);
         Ok(encoded)
@@ -197,7 +202,7 @@ impl Encoder {
             done = special.end;
             if Some(id) == self.image_token {
                 let start = out.ids.len();
-                // Past the last image of the row only the count matters: it makes the error.
+                // Placeholders beyond the row's images are only counted, for the error below.
                 let count = image_tokens.get(out.images.len()).copied().unwrap_or(0);
                 (0..count).for_each(|_| out.push(id, false));
                 out.images.push(start..start + count);
@@ -212,7 +217,8 @@ impl Encoder {
         Ok(out)
     }
 
-    /// Tokenises text between special tokens. A token is said if any of its characters is, as in HF's mask.
+    /// Tokenises text between special tokens. A token belongs to a span if any of its characters does, as in
+    /// HF's mask.
     fn push_text(
         &self,
         rendered: &Rendered,

@@ -12,7 +12,7 @@ const MARKS: [[&str; 2]; 3] = [["[[", "]]"], ["⟦", "⟧"], ["⟪learned⟫", "
 
 /// A stretch of tokens that are all learned or all not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct TokenRun {
     /// Whether these tokens are targets.
     pub trained: bool,
     /// How many tokens.
@@ -23,12 +23,12 @@ pub struct Run {
 
 /// A row as runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Runs(pub Vec<Run>);
+pub struct TokenRuns(pub Vec<TokenRun>);
 
 impl Encoder {
-    /// Decodes a row to show it with its label mask, token by token. The first token has nothing before it
-    /// that could foretell it, and is never learned.
-    pub fn runs(&self, row: &Encoded) -> Result<Runs, TextError> {
+    /// Decodes a row into runs of learned and unlearned tokens. The first token is never learned, because
+    /// nothing precedes it that could predict it.
+    pub fn runs(&self, row: &Encoded) -> Result<TokenRuns, TextError> {
         let learned: Vec<bool> =
             row.trained.iter().enumerate().map(|(at, trained)| at > 0 && *trained).collect();
         let mut runs = Vec::new();
@@ -36,10 +36,10 @@ impl Encoder {
         for run in learned.chunk_by(|a, b| a == b) {
             let end = start + run.len();
             let text = self.text_of(row, start, end)?;
-            runs.push(Run { trained: run[0], tokens: run.len(), text });
+            runs.push(TokenRun { trained: run[0], tokens: run.len(), text });
             start = end;
         }
-        Ok(Runs(runs))
+        Ok(TokenRuns(runs))
     }
 
     fn text_of(&self, row: &Encoded, start: usize, end: usize) -> Result<String, TextError> {
@@ -55,21 +55,21 @@ impl Encoder {
         Ok(text + &self.exact(&row.ids[done..end])?)
     }
 
-    /// The text of ids with the bytes of characters that were cut.
+    /// The text of some ids. Where they begin or end within a character, its bytes are shown.
     fn exact(&self, ids: &[u32]) -> Result<String, TextError> {
         let decoded = self.decode(ids)?;
         if !decoded.contains(char::REPLACEMENT_CHARACTER) {
             return Ok(decoded);
         }
         let written = |id: &u32| self.tokenizer.id_to_token(*id).unwrap_or_default();
-        let all: Vec<u8> = ids.iter().flat_map(|id| bytes::of_token(&written(id))).collect();
+        let all: Vec<u8> = ids.iter().flat_map(|id| bytes::token_bytes(&written(id))).collect();
         // Another kind of vocabulary is decoded by its own rules alone.
         let same = String::from_utf8_lossy(&all) == decoded;
         Ok(if same { bytes::shown(&all) } else { decoded })
     }
 }
 
-impl Runs {
+impl TokenRuns {
     /// What stands before and after what is learned in this row.
     pub fn marks(&self) -> [&'static str; 2] {
         // A bracket that touches a mark would be read as a part of it.
@@ -84,11 +84,11 @@ impl Runs {
         MARKS.iter().find(free).copied().unwrap_or(MARKS[0])
     }
 
-    /// The row's text, what is learned between [`Runs::marks`]. Of a longer stretch than so many characters
-    /// the middle is left out: its beginning and its end tell what it is.
+    /// The row's text, with what is learned between [`TokenRuns::marks`]. A run of more than `characters`
+    /// characters loses its middle.
     pub fn shown(&self, characters: usize) -> String {
         let [before, after] = self.marks();
-        let stretch = |run: &Run| match (run.trained, excerpt(&run.text, characters)) {
+        let stretch = |run: &TokenRun| match (run.trained, excerpt(&run.text, characters)) {
             (true, text) => format!("{before}{text}{after}"),
             (false, text) => text,
         };
@@ -96,8 +96,8 @@ impl Runs {
     }
 }
 
-/// Text of a stranger for our terminal: no control characters but line ends, and the middle left out where it
-/// is long.
+/// Makes text of a row safe to print: replaces control characters other than line ends, and leaves out the
+/// middle of long text.
 fn excerpt(text: &str, characters: usize) -> String {
     let safe: Vec<_> = text
         .chars()
@@ -119,8 +119,9 @@ mod tests {
     #[test]
     fn a_bracket_beside_what_is_learned_is_not_taken_for_a_mark() {
         let runs = |texts: [&str; 3]| {
-            let run = |(at, text): (usize, &&str)| Run { trained: at == 1, tokens: 1, text: (*text).into() };
-            Runs(texts.iter().enumerate().map(run).collect())
+            let run =
+                |(at, text): (usize, &&str)| TokenRun { trained: at == 1, tokens: 1, text: (*text).into() };
+            TokenRuns(texts.iter().enumerate().map(run).collect())
         };
         assert_eq!(runs(["sides: [", "4", ", 5]"]).shown(100), "sides: [⟦4⟧, 5]");
         assert_eq!(runs(["", "[4, 5]", ""]).shown(100), "⟦[4, 5]⟧");

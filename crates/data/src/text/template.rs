@@ -23,9 +23,9 @@ const NAME: &str = "chat_template";
 /// A compiled template and the names it may use.
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// `bos_token` and its like.
+    /// `bos_token` and the other named tokens.
     names: Value,
-    /// Whether it tells arguments of calls that are text from those that are objects.
+    /// Whether it handles arguments of calls as text and as objects.
     knows_text_arguments: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Rendered {
     pub text: String,
     /// What the assistant says in the marked turns.
     spans: Vec<Range<usize>>,
-    /// Whether everything but the spans is learned, and not the spans.
+    /// Whether everything outside the spans is learned, instead of the spans.
     pub all_but_spans: bool,
     breaker: char,
 }
@@ -98,7 +98,7 @@ impl Template {
         Ok(())
     }
 
-    /// The words of turns, by characters that stand around them in a second rendering.
+    /// Finds the words of turns by rendering the row once more, with marks around them.
     fn words(
         &self,
         row: &SafeRow,
@@ -179,7 +179,7 @@ impl Template {
     }
 
     /// A call with its arguments as an object. OpenAI writes them as text, and a template that does not
-    /// expect this would quote the text once more: no model should learn to call tools so.
+    /// expect this would quote the text once more: no model should learn that.
     fn call(&self, call: &Json) -> Json {
         let Json::Map(fields) = call else { return call.clone() };
         let field = |(key, value): &(String, Json)| {
@@ -202,7 +202,7 @@ impl Template {
 /// What of a row is rendered.
 #[derive(Clone, Copy)]
 struct Shown<'a> {
-    /// So many turns.
+    /// How many turns, from the first on.
     turns: usize,
     tools: bool,
     calls: bool,

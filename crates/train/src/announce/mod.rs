@@ -10,7 +10,6 @@ pub(crate) use teller::{StepsOfRun, Teller};
 
 use crate::event::{Event, Note, Observer, Progress, ProgressUnit, Topic};
 use file::EventFile;
-use garden_data::progress::{self, Unit};
 use std::{
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -156,11 +155,11 @@ impl Inner<'_> {
     }
 }
 
-impl progress::Progress for Announcer<'_> {
-    fn begin(&self, what: &str, unit: Unit, total: u64) {
+impl garden_data::Progress for Announcer<'_> {
+    fn begin(&self, what: &str, unit: garden_data::ProgressUnit, total: u64) {
         let unit = match unit {
-            Unit::Bytes => ProgressUnit::Bytes,
-            Unit::Rows => ProgressUnit::Rows,
+            garden_data::ProgressUnit::Bytes => ProgressUnit::Bytes,
+            garden_data::ProgressUnit::Rows => ProgressUnit::Rows,
         };
         self.inner().begin(what, unit, total);
     }
@@ -177,7 +176,7 @@ impl progress::Progress for Announcer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_data::progress::Progress as _;
+    use garden_data::Progress as _;
 
     #[test]
     fn work_is_told_at_its_beginning_and_end_and_seldom_between() {
@@ -188,7 +187,7 @@ mod tests {
             }
         };
         let announcer = Announcer::new(&mut observer);
-        announcer.begin("reading", Unit::Rows, 100_000);
+        announcer.begin("reading", garden_data::ProgressUnit::Rows, 100_000);
         (0..100_000).for_each(|_| announcer.advance(1));
         announcer.end();
         announcer.end();

@@ -223,7 +223,7 @@ fn whole(value: f64) -> bool {
 
 /// The option with the fewest differing letters, if there are at most a third of them.
 fn nearest(name: &str, keys: &[&'static str]) -> Option<&'static str> {
-    let scored = keys.iter().map(|key| (garden_data::missing::distance(name, key), *key));
+    let scored = keys.iter().map(|key| (garden_data::edit_distance(name, key), *key));
     scored.min().filter(|(distance, key)| *distance * 3 <= key.len()).map(|(_, key)| key)
 }
 

@@ -17,7 +17,7 @@ use crate::{
     selective_loss::Level,
     trainer::{TrainerSettings, When},
 };
-use garden_data::{Columns, OnLongRow, text::TrainOn};
+use garden_data::{Columns, OnLongRow, TrainOn};
 use garden_model::{LayerGroups, LoraError, LoraSettings, target_pattern};
 use serde::Serialize;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@
 //! defaults and the checks.
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
-use garden_data::{Columns, OnLongRow, text::TrainOn};
+use garden_data::{Columns, OnLongRow, TrainOn};
 use garden_memory::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -154,7 +154,7 @@ fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<L
     if let Some((flag, _)) = switches.into_iter().find(|(_, given)| *given) {
         return Err(ConfigError::Conflict(flag, "adapter"));
     }
-    garden_data::missing::check_folder(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
+    garden_data::check_folder(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
     let own =
         Adapter::read_settings_to_train(adapter).map_err(|error| ConfigError::Adapter(error.to_string()))?;
     let alpha = f64::from(own.alpha);

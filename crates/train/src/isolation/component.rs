@@ -12,9 +12,8 @@ use crate::{
     trainer::{BatchSource, BoxError, TrainableModel},
 };
 use garden_data::{
-    Batch, Dataset, DatasetOptions, Position, RowReader, SplitChoice,
-    image::{DecodeLimits, Decoder},
-    processor::{PixelLimits, Workspace},
+    Batch, Dataset, DatasetOptions, DecodeLimits, ImageDecoder, ImageWorkspace, PixelLimits, Position,
+    RowReader, SplitChoice,
 };
 use garden_memory::{ByteSize, RunFacts, SupervisorLink};
 use std::{
@@ -151,7 +150,8 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let limits = DecodeLimits::default();
     let processor = ModelFolder::open(work.base_model)?.processor(PixelLimits::default())?;
     let mut reader = RowReader::new(dataset.clone());
-    let (mut decoder, mut workspace, mut patches) = (Decoder::default(), Workspace::default(), Vec::new());
+    let (mut decoder, mut workspace, mut patches) =
+        (ImageDecoder::default(), ImageWorkspace::default(), Vec::new());
     let rows = work.rows.min(dataset.rows());
     let mut bench = Bench::new(rows, 1, work.retain);
     for number in (0..work.rounds).flat_map(|_| 0..rows) {
@@ -162,9 +162,8 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
         for image in row.conversation.images() {
             let bytes = reader.image_bytes(number, image)?;
             read += bytes.len();
-            let failed = |error: garden_data::image::ImageError| {
-                RunError::Other(format!("{}: {error}", row.id).into())
-            };
+            let failed =
+                |error: garden_data::ImageError| RunError::Other(format!("{}: {error}", row.id).into());
             match component {
                 Component::Decode => pixels.push(decoder.decode(&bytes, limits).map_err(failed)?.clone()),
                 Component::Process => {

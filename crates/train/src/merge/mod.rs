@@ -8,7 +8,7 @@ mod partial;
 mod tensors;
 
 use crate::folders::{self, Overlap};
-use garden_data::processor::{ProcessorError, files_for_version_4};
+use garden_data::{ProcessorError, files_for_transformers_4};
 use garden_model::{
     Adapter, AdapterError, Checkpoint, CheckpointError, ConfigError, ModelConfig, Parameter, parameters,
     tensor_file::TensorFileError,
@@ -304,7 +304,7 @@ pub(crate) fn copy_companions(base: &Path, dir: &Path) -> Result<(), MergeError>
             garden_files::copy(&from, &to).map_err(MergeError::io(&to))?;
         }
     }
-    for (name, text) in files_for_version_4(base)? {
+    for (name, text) in files_for_transformers_4(base)? {
         let to = dir.join(name);
         garden_files::write(&to, text.as_bytes()).map_err(MergeError::io(&to))?;
     }

@@ -11,7 +11,7 @@ pub use least::{Least, Setting};
 pub use report::PlanReport;
 
 use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig};
-use garden_data::survey::Survey;
+use garden_data::Survey;
 use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
     Checkpoint, CheckpointError, ConfigError, Held, ModelConfig,
@@ -78,7 +78,7 @@ impl Source {
         let model = match Preset::named(name) {
             Some(preset) if !path.exists() => preset.model_config()?,
             _ => {
-                garden_data::missing::check(path, "model")?;
+                garden_data::check_exists(path, "model")?;
                 ModelConfig::read_file(path)?
             }
         };

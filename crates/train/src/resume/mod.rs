@@ -18,7 +18,7 @@ use crate::{
     config::Resume,
     event::Topic,
 };
-use garden_data::{DataError, missing};
+use garden_data::{DataError, check_folder};
 use std::path::{Path, PathBuf};
 
 /// Why a run cannot begin as asked.
@@ -120,7 +120,7 @@ pub fn choose(
             None => None,
         },
         Resume::From(path) => {
-            missing::check_folder(path).map_err(ResumeError::Missing)?;
+            check_folder(path).map_err(ResumeError::Missing)?;
             let step = CheckpointStore::check(path)?;
             if let Some(newest) = store.list()?.last().filter(|newest| newest.step > step) {
                 return Err(ResumeError::Newer { dir: dir.to_owned(), from: step, step: newest.step });

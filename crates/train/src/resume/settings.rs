@@ -240,7 +240,7 @@ pub(super) fn changes(then: &BTreeMap<String, String>, now: &BTreeMap<String, St
 mod tests {
     use super::*;
     use crate::config::TrainOptions;
-    use garden_data::text::TrainOn;
+    use garden_data::TrainOn;
 
     fn resolved(options: TrainOptions) -> BTreeMap<String, String> {
         let options = TrainOptions {

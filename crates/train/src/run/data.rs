@@ -18,13 +18,9 @@ use crate::{
     trainer::BatchSource,
 };
 use garden_data::{
-    BadRow, DataError, Dataset, DatasetOptions, OnLongRow, Part, Purpose, Recipe, Role, RowReader, RowShare,
-    SplitChoice, index,
-    overlap::{RowSet, SharedRows, shared_rows},
-    processor::PixelLimits,
-    progress::Progress,
-    survey::{Measure, RowCounts, SizeClass, Survey, SurveyOptions, survey},
-    text::Encoder,
+    BadRow, DataError, Dataset, DatasetOptions, Encoder, Measure, OnLongRow, Part, PixelLimits, Progress,
+    Purpose, Recipe, Role, RowCounts, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice,
+    Survey, SurveyOptions, fnv1a, shared_rows, survey,
 };
 use garden_memory::units::counted;
 use std::sync::Arc;
@@ -100,7 +96,7 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     }
     let fingerprint = match (dataset.fingerprint(), held_out) {
         (rows, 0) => rows,
-        (rows, held_out) => index::hash(&[rows, held_out].map(u64::to_le_bytes).concat()),
+        (rows, held_out) => fnv1a(&[rows, held_out].map(u64::to_le_bytes).concat()),
     };
     let own_rows = match &config.eval_rows {
         EvalRows::Split(name) => Some((&config.dataset, SplitChoice::Named(name.clone()))),
@@ -129,7 +125,8 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     let compare = |rows: &RowSet| shared_rows(&trained_on, rows, workers(&config.data), progress);
     let shared = evaluated_on.as_ref().map(compare).transpose()?;
     let splits = [Some(&trained_on), evaluated_on.as_ref().filter(|_| split.is_none())];
-    let splits = splits.into_iter().flatten().flat_map(|rows| rows.dataset.not_read()).collect();
+    let splits = splits.into_iter().flatten().flat_map(|rows| rows.dataset.not_read());
+    let splits = splits.map(|note| note.to_string()).collect();
     let longest = (longest, config.data.max_seq_length);
     let selective_from_epoch = match config.data.selective_loss {
         Level::None => 0,

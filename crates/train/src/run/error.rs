@@ -16,7 +16,7 @@ use crate::{
     schedule::ScheduleError,
     trainer::{BoxError, TrainError},
 };
-use garden_data::{DataError, RowError, processor::ProcessorError};
+use garden_data::{DataError, ProcessorError, RowError};
 use garden_memory::units::part;
 use garden_model::{
     AdapterError, LoraError,

@@ -4,7 +4,7 @@
 //! smaller images would make the rows fit.
 
 use crate::numbers::verb;
-use garden_data::{RowError, processor::Processor, survey::Survey};
+use garden_data::{Processor, RowError, Survey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -98,7 +98,7 @@ impl fmt::Display for Unusable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_data::survey::{Lengths, SizeClass};
+    use garden_data::{Lengths, SizeClass};
 
     /// So many rows, each with one image of so many tokens and so many tokens of text.
     fn survey(rows: u64, image: usize, text: usize) -> Survey {

@@ -37,7 +37,7 @@ use crate::{
         TrainerSettings, TrainingData,
     },
 };
-use garden_data::hub;
+use garden_data::model_folder;
 use garden_memory::RunFacts;
 use garden_model::compute::MemoryPlan;
 use lock::FolderLock;
@@ -64,7 +64,7 @@ fn run(
     cancel: &Cancel,
     lock: &mut Option<FolderLock>,
 ) -> Result<RunReport, RunError> {
-    let base = hub::model_folder(&config.base_model, announcer)?;
+    let base = model_folder(&config.base_model, announcer)?;
     output::check(config, &base)?;
     let output = &config.output_dir;
     *lock = Some(FolderLock::take(output)?);

@@ -3,7 +3,7 @@
 //! In comes the vocabulary of a byte-level tokenizer; out comes the exact text of any run of tokens, even where a
 //! character is split between two of them. Special tokens have no bytes: they are not text.
 
-use garden_data::text::bytes;
+use garden_data::token_bytes;
 
 /// Bytes by token id.
 #[derive(Debug, Clone, Default)]
@@ -17,7 +17,7 @@ impl TokenBytes {
     pub fn from_vocabulary<'a>(vocabulary: impl IntoIterator<Item = (u32, &'a str)>) -> Self {
         let mut table = Self::default();
         for (id, token) in vocabulary {
-            table.insert(id, bytes::of_token(token));
+            table.insert(id, token_bytes(token));
         }
         table
     }

@@ -1,6 +1,6 @@
 //! What the tests of whole runs share: a tiny model and a few rows with images.
 
-use garden_data::create::{CreateOptions, Kind, create};
+use garden_data::{CreateKind, CreateOptions, create_dataset};
 use garden_model::init::{Plan, Preset};
 use garden_train::{RunConfig, TrainOptions};
 use std::path::PathBuf;
@@ -19,9 +19,15 @@ impl Garden {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Plan::new(Preset::Tiny).unwrap().write(&folder.path().join("model"), 1, |_| {}).unwrap();
-        let options =
-            CreateOptions { kind: Kind::Colours, rows: ROWS, width: SIDE, height: SIDE, seed: 1, workers: 1 };
-        create(&folder.path().join("rows"), &options, &()).unwrap();
+        let options = CreateOptions {
+            kind: CreateKind::Colours,
+            rows: ROWS,
+            width: SIDE,
+            height: SIDE,
+            seed: 1,
+            workers: 1,
+        };
+        create_dataset(&folder.path().join("rows"), &options, &()).unwrap();
         Self { folder }
     }
 

@@ -21,12 +21,12 @@ pub(super) const ZIGZAG: [u8; 64] = [
 #[derive(Default)]
 pub(super) struct Coefficients {
     pub components: Vec<Vec<[i16; 64]>>,
-    /// Which components have had their first coefficients.
+    /// Which components had a scan of their DC coefficients.
     pub started: Vec<bool>,
 }
 
 impl Coefficients {
-    /// Makes room for an image, all 0.
+    /// Makes room for an image, with every coefficient 0.
     pub fn prepare(&mut self, frame: &Frame) {
         self.components.resize_with(frame.components.len(), Vec::new);
         for (blocks, component) in self.components.iter_mut().zip(&frame.components) {
@@ -40,11 +40,12 @@ impl Coefficients {
         self.started.iter().all(|&started| started)
     }
 
-    /// The bytes that an image asks for.
+    /// The bytes that an image needs.
     pub fn bytes(frame: &Frame) -> u64 {
         size_of::<i16>() as u64 * Planes::bytes(frame)
     }
 
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.components.iter().map(|blocks| blocks.capacity() * size_of::<[i16; 64]>()).sum()
     }

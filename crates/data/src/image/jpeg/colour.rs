@@ -1,7 +1,7 @@
 //! Converts rows of components to rows of red, green and blue.
 //!
-//! Takes planes of which some rows are complete and gives finished rows, each exactly once. The conversion is
-//! libjpeg's in 16-bit arithmetic: products keep their high halves, twice the value is rounded back to one.
+//! Takes planes of which some rows are complete and gives finished rows, each exactly once. The results are
+//! libjpeg's, computed in 16-bit arithmetic that vectors are fast at.
 
 use super::{
     super::{RowSink, colour::cmyk},
@@ -34,7 +34,7 @@ impl RowConverter {
         };
     }
 
-    /// Gives the rows that `units` complete rows of units allow, but for those given before.
+    /// Gives every row that `units` complete rows of units suffice for and that was not given before.
     pub fn convert(&mut self, planes: &Planes, units: usize, sink: &mut impl RowSink) {
         let complete = units * self.rows_per_unit;
         let context = usize::from(self.upsamplers.iter().any(Upsampler::looks_ahead));
@@ -126,7 +126,7 @@ fn convert_row([reds, greens, blues]: [&mut [u8]; 3], luma: &[u8], cb: &[u8], cr
         return;
     };
     for start in (0..width).step_by(STRETCH) {
-        // The last stretch goes back over pixels that are done, so that it is a whole one too.
+        // The last stretch overlaps the one before it, so that every stretch is whole.
         let range = start.min(last)..start.min(last) + STRETCH;
         let (luma, cb, cr) = (&luma[range.clone()], &cb[range.clone()], &cr[range.clone()]);
         let (mut red, mut green, mut blue) = ([0; STRETCH], [0; STRETCH], [0; STRETCH]);
@@ -139,11 +139,11 @@ fn convert_row([reds, greens, blues]: [&mut [u8]; 3], luma: &[u8], cb: &[u8], cr
     }
 }
 
-/// Luminance and chrominance to light.
+/// Converts luminance and chrominance to red, green and blue.
 #[inline(always)]
 fn rgb_of(luma: u8, cb: u8, cr: u8) -> [u8; 3] {
-    /// 0.402, 0.228, 0.34414 and 0.28586 in 65536ths: 1.402 is one more, 1.772 is two less, 0.71414 is what
-    /// the last one lacks of one. So all are products of 16 bits.
+    /// 0.402, 0.228, 0.34414 and 0.28586 in 65536ths. They stand for libjpeg's factors, some of which do not
+    /// fit into 16 bits: 1.402 = 1 + 0.402, 1.772 = 2 - 0.228, 0.71414 = 1 - 0.28586.
     const RED: i16 = 26345;
     const BLUE: i16 = 14942;
     const GREEN_CB: i16 = 22554;

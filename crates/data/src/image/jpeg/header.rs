@@ -5,13 +5,14 @@
 //! decoding loops need not.
 
 use super::{
-    super::{Format, ImageError, Orientation},
+    super::{ImageError, ImageFormat, Orientation},
     huffman::HuffmanTable,
 };
 use memchr::memchr;
 
-const FORMAT: Format = Format::Jpeg;
-/// More passes than any encoder makes; each costs a walk over the image, so a small file could ask for hours.
+const FORMAT: ImageFormat = ImageFormat::Jpeg;
+/// The most scans of an image; no encoder writes as many. Each scan is a walk over the whole image, so
+/// without a limit a small file could take hours.
 const MAX_SCANS: usize = 200;
 
 /// The image as its frame header describes it.
@@ -21,7 +22,7 @@ pub(super) struct Frame {
     pub height: u32,
     pub progressive: bool,
     pub components: Vec<Component>,
-    /// Units of interleaved coding across and down.
+    /// Coding units (MCUs) across and down.
     pub mcu_columns: usize,
     pub mcu_rows: usize,
 }
@@ -30,7 +31,7 @@ pub(super) struct Frame {
 #[derive(Debug, Clone)]
 pub(super) struct Component {
     id: u8,
-    /// Sampling relative to the other components.
+    /// Sampling factors across and down.
     pub h: usize,
     pub v: usize,
     /// Which quantisation table it uses.
@@ -58,7 +59,7 @@ pub(super) struct Scan {
     pub components: Vec<ScanComponent>,
     /// First and last coefficient in zigzag order.
     pub spectrum: (usize, usize),
-    /// Bit positions of successive approximation: the previous and this one.
+    /// Successive approximation: the bit position of the previous pass and of this one.
     pub approximation: (u8, u8),
 }
 
@@ -71,7 +72,7 @@ pub(super) struct ScanComponent {
     pub ac_table: usize,
 }
 
-/// Where the markers lead.
+/// What follows the markers that were read.
 pub(super) enum Next {
     Scan(Scan),
     End,
@@ -97,13 +98,13 @@ pub(super) struct EntropyCoded<'a> {
     pub file_length: usize,
 }
 
-/// How the components make a colour.
+/// What the components stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Colours {
     Grey,
     YCbCr,
     Rgb,
-    /// Inks as Pillow takes them: always inverted, as Adobe writes them.
+    /// Inks, inverted as Adobe writes them. Pillow always takes them so.
     Cmyk,
     /// Inks whose first three are coded as luminance and chrominance.
     Ycck,
@@ -166,7 +167,7 @@ impl<'a> Headers<'a> {
         self.frame.as_ref().ok_or_else(|| broken("there is no frame header"))
     }
 
-    /// EXIF goes before XMP, as in Pillow.
+    /// The orientation by EXIF, else by XMP, as in Pillow.
     pub fn orientation(&self) -> Orientation {
         self.exif.or(self.xmp).unwrap_or_default()
     }
@@ -215,7 +216,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// Finds the next marker; bytes that belong to none are skipped, as decoders do.
+    /// Finds the next marker. Bytes that belong to no marker are skipped, as other decoders do.
     fn marker(&mut self) -> Result<u8, ImageError> {
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -375,7 +376,7 @@ impl<'a> Headers<'a> {
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
             let Some(length) = memchr(0xFF, rest) else {
-                // No marker follows: fine if the data happens to suffice, which the decoder finds out.
+                // No marker follows. If the data is too short, the decoder finds out.
                 buffer.extend_from_slice(rest);
                 self.at = self.bytes.len();
                 break;
@@ -404,8 +405,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// A scan of a sequential frame holds whole blocks, a progressive one either DC or a band of AC of one
-/// component.
+/// Checks the coefficients that a progressive scan holds: DC of any components, or a band of AC of one. Scans
+/// of a sequential frame hold whole blocks.
 fn check_spectrum(frame: &Frame, scan: &Scan) -> Result<(), ImageError> {
     if !frame.progressive {
         return Ok(());

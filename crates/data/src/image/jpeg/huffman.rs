@@ -4,18 +4,19 @@
 //! signed values. Reading past the end gives zero bits and is noticed by [`Bits::overran`], so the loops need
 //! no checks.
 
-/// Codes up to this length are found in one look; almost all are.
+/// Codes of up to this many bits are found by one table lookup. Almost all codes are this short.
 const LOOK_BITS: u32 = 10;
 const LOOK_SIZE: usize = 1 << LOOK_BITS;
 
-/// The most that an AC code and its value take.
+/// The most bits that an AC code and its value take.
 pub(super) const STEP_BITS: u32 = 16 + 15;
 
 /// A Huffman code for decoding.
 pub(super) struct HuffmanTable {
-    /// By the next bits: length of the code in the low byte, symbol in the high one; 0 for longer codes.
+    /// Indexed by the next bits: the code's length in the low byte, its symbol in the high byte; 0 for longer
+    /// codes.
     look: Box<[u16; LOOK_SIZE]>,
-    /// By the next bits, for AC: what the code says; longer codes have none here.
+    /// Indexed by the next bits, for AC codes: what the code says; empty for longer codes.
     steps: Box<[Step; LOOK_SIZE]>,
     /// For each length: codes below this, shifted to 16 bits, have at most that length.
     limits: [u32; 17],
@@ -27,7 +28,7 @@ pub(super) struct HuffmanTable {
 /// What an AC code says: where the next coefficient is, and which bits are its value.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Step {
-    /// Bits of the code, and of code and value together; 0 means that the code is longer than a look.
+    /// Bits of the code, and of code and value together; 0 means that the code is longer than [`LOOK_BITS`].
     code: u8,
     total: u8,
     /// Zeros before the coefficient, or [`Step::END`].
@@ -37,7 +38,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// More zeros than any block has: this was its last coefficient.
+    /// The run that stands for the end of a block: longer than any block.
     pub const END: u8 = 64;
 
     fn new(symbol: u8, code: u32) -> Self {
@@ -98,7 +99,7 @@ impl HuffmanTable {
         Some(symbol)
     }
 
-    /// A symbol whose code is longer than a look, by the next 16 bits, and the length of the code.
+    /// The symbol and length of a code that is longer than [`LOOK_BITS`], by the next 16 bits.
     #[cold]
     fn long_code(&self, code: u32) -> Option<(u8, u32)> {
         let length = (LOOK_BITS as usize + 1..=16).find(|&length| code < self.limits[length])?;
@@ -108,7 +109,7 @@ impl HuffmanTable {
 
     /// Reads an AC code and its value; `None` if the bits are no code. Needs [`STEP_BITS`].
     ///
-    /// All that follows from the bits follows without a branch, because it is as good as random.
+    /// The value is computed without branches, because coded bits cannot be predicted.
     #[inline(always)]
     pub fn step(&self, bits: &mut Bits) -> Option<(Step, i16)> {
         let mut step = self.steps[bits.peek(LOOK_BITS) as usize];
@@ -117,19 +118,19 @@ impl HuffmanTable {
             step = Step::new(symbol, length);
         }
         let size = u32::from(step.size);
-        // Two shifts, because a shift by 64 is none.
+        // Two shifts, because one shift by 64 would overflow.
         let value = (bits.window << step.code >> 1 >> (63 - size)) as u32;
         bits.skip(u32::from(step.total));
         Some((step, extend(value, size) as i16))
     }
 }
 
-/// A value of `size` bits with its sign: the upper half is positive.
+/// Gives a value of `size` bits its sign: it is positive if its first bit is 1.
 #[inline(always)]
 pub(super) fn extend(value: u32, size: u32) -> i32 {
     let below = 1i32 << size >> 1;
     let value = value as i32;
-    // Subtracts 2^size - 1 where the first bit is 0, without a branch: signs are as good as random.
+    // Subtracts 2^size - 1 where the first bit is 0, without a branch, because signs cannot be predicted.
     value + (((value - below) >> 31) & (1 - (1 << size)))
 }
 
@@ -183,7 +184,7 @@ impl<'a> Bits<'a> {
     /// Reads `count` bits, 0 to 16 of them.
     #[inline(always)]
     pub fn take(&mut self, count: u32) -> u32 {
-        // Two shifts, because a shift by 64 is none.
+        // Two shifts, because one shift by 64 would overflow.
         let value = (self.window >> 1 >> (63 - count)) as u32;
         self.skip(count);
         value
@@ -201,7 +202,8 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The last bytes, then zeros. By value, or the state of the reader could not stay in registers.
+/// The last bytes, followed by zeros. Takes its arguments by value, so that the state of the reader can stay
+/// in registers.
 #[cold]
 fn near_end(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();

@@ -46,7 +46,7 @@ pub(super) trait InverseDct: Copy {
 pub(super) trait Work {
     type Output;
 
-    /// Must be inlined, or the compiler does not know what it may use.
+    /// Implementations must be inlined, or they are not compiled for the instruction set.
     fn run(self, idct: impl InverseDct) -> Self::Output;
 }
 
@@ -74,7 +74,7 @@ impl InverseDct for Portable {
     }
 }
 
-/// A block that has only its mean: both passes come to this.
+/// The samples of a block that has only its mean: what both passes give for it.
 #[inline(always)]
 fn flat(dc: i16) -> u8 {
     sample((i32::from(dc) + 4) >> 3)

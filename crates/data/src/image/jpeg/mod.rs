@@ -13,7 +13,7 @@ mod planes;
 mod scan;
 mod upsample;
 
-use super::{DecodeLimits, Format, Header, ImageError, RowSink};
+use super::{DecodeLimits, Header, ImageError, ImageFormat, RowSink};
 use coefficients::Coefficients;
 use colour::RowConverter;
 use header::{Frame, Headers, Next};
@@ -27,12 +27,12 @@ pub(super) struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Reads the headers; the size is within the limits.
+    /// Reads the headers and checks the size against the limits.
     pub fn open(bytes: &'a [u8], limits: DecodeLimits) -> Result<Self, ImageError> {
         let mut headers = Headers::new(bytes)?;
         let first_scan = headers.next_scan()?;
         let frame = headers.frame()?.clone();
-        limits.check(Format::Jpeg, frame.width, frame.height)?;
+        limits.check(ImageFormat::Jpeg, frame.width, frame.height)?;
         Ok(Self { headers, frame, first_scan })
     }
 
@@ -46,14 +46,14 @@ impl<'a> Image<'a> {
         Header { width, height, orientation: self.headers.orientation(), samples }
     }
 
-    /// Whether one pass over the image gives all of it, so that rows can go as they come.
+    /// Whether the first scan holds the whole image, so that rows can be given out while it is decoded.
     fn is_streamed(&self) -> bool {
         let together = |scan: &header::Scan| scan.components.len() == self.frame.components.len();
         !self.frame.progressive && matches!(&self.first_scan, Next::Scan(scan) if together(scan))
     }
 }
 
-/// The buffers of one decode after another.
+/// Decodes one image after another and reuses its buffers.
 #[derive(Default)]
 pub(super) struct Decoder {
     planes: Planes,
@@ -81,11 +81,13 @@ impl Decoder {
     }
 
     /// The bytes that the buffers hold.
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.planes.buffer_bytes() + self.coefficients.buffer_bytes() + self.unstuffed.capacity()
     }
 
-    /// Blocks are transformed as they are read; with all components in one scan, pixels follow a row behind.
+    /// Transforms blocks as they are read. If a scan holds all components, finished rows go to `sink` on the
+    /// way.
     fn sequential(
         &mut self,
         headers: &mut Headers,
@@ -94,8 +96,8 @@ impl Decoder {
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
         let mut next = first;
-        // Each by itself: a component that comes twice does not stand for another, whose plane is an earlier
-        // image's.
+        // Which components had a scan. Counting scans would not do: if one component came twice and another
+        // never, the plane of the missing one would show an earlier image.
         let mut came = vec![false; frame.components.len()];
         let mut scans = 0;
         while let Next::Scan(scan) = next {
@@ -118,7 +120,7 @@ impl Decoder {
         Err(header::truncated(headers.length()))
     }
 
-    /// Coefficients come in several passes over the image and are transformed at the end.
+    /// Collects the coefficients of all scans, then transforms them.
     fn progressive(&mut self, headers: &mut Headers, frame: &Frame, first: Next) -> Result<(), ImageError> {
         self.coefficients.prepare(frame);
         let mut next = first;

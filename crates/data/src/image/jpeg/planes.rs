@@ -1,8 +1,8 @@
 //! The samples of each component, before upsampling.
 //!
 //! Takes transformed blocks and gives rows of samples. A plane is padded to whole coding units; what lies
-//! beyond the component's real width and height is never read. Where rows are consumed as they come, only two
-//! rows of units are kept, which stay in the cache.
+//! beyond the component's real width and height is never read. If rows are consumed while the image is
+//! decoded, only the latest two rows of units are kept, so that they stay in the cache.
 
 use super::{
     header::{Component, Frame},
@@ -19,13 +19,14 @@ pub(super) struct Planes {
 pub(super) struct Plane {
     samples: Vec<u8>,
     stride: usize,
-    /// The bits of a row of blocks' number that say where it is.
+    /// The bits of a block row's number that give its place in `samples`: all bits, or the low ones if only
+    /// the latest rows are kept.
     kept_mask: usize,
 }
 
 impl Planes {
-    /// Makes room for an image, or for the latest two rows of its units; what is left of an earlier one is
-    /// overwritten, since every component must come, or never read.
+    /// Makes room for an image, or for its latest two rows of units. Samples of an earlier image may remain,
+    /// but they are overwritten before they are read: an image that lacks a component is refused.
     pub fn prepare(&mut self, frame: &Frame, latest_only: bool) {
         self.planes.resize_with(self.planes.len().max(frame.components.len()), Plane::default);
         for (plane, component) in self.planes.iter_mut().zip(&frame.components) {
@@ -37,12 +38,13 @@ impl Planes {
         }
     }
 
-    /// The bytes that a whole image asks for.
+    /// The bytes that a whole image needs.
     pub fn bytes(frame: &Frame) -> u64 {
         let plane = |component: &Component| 64 * (component.block_columns * component.block_rows) as u64;
         frame.components.iter().map(plane).sum()
     }
 
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.planes.iter().map(|plane| plane.samples.capacity()).sum()
     }

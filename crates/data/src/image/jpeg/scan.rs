@@ -1,8 +1,8 @@
 //! Decodes one scan: Huffman codes to coefficients, in one pass over the image's blocks.
 //!
 //! Takes a scan's header, the tables and its data; gives transformed blocks (sequential) or refined
-//! coefficients (progressive). Codes that do not exist and data that ends early are errors; libjpeg would
-//! invent pixels.
+//! coefficients (progressive). Unknown codes and data that ends early are errors, where libjpeg would invent
+//! pixels.
 
 use super::{
     super::ImageError,
@@ -13,7 +13,7 @@ use super::{
     planes::Planes,
 };
 
-/// The bits between two restart markers, and the next ones.
+/// The data of a scan, from one restart marker to the next.
 struct Segments<'a> {
     data: EntropyCoded<'a>,
     next: usize,
@@ -23,7 +23,7 @@ struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Without an interval all data is one segment, whatever markers strayed into it.
+    /// Without a restart interval, all data is one segment, and restart markers in it are ignored.
     fn new(mut data: EntropyCoded<'a>, interval: usize) -> Self {
         if interval == 0 {
             data.ends = vec![data.bytes.len()];
@@ -31,7 +31,7 @@ impl<'a> Segments<'a> {
         Self { data, next: 0, interval, left: 0 }
     }
 
-    /// Called before each unit: whether a new segment begins, and its bits.
+    /// Called before each unit. If a new segment begins there, puts its data into `bits` and returns true.
     #[inline(always)]
     fn advance(&mut self, bits: &mut Bits<'a>) -> Result<bool, ImageError> {
         if self.left > 0 {
@@ -52,8 +52,8 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Coefficients that are read between refills: with one, the chain from code to code is longer; more do not
-/// always fit.
+/// Coefficients that are read after each refill of the bits: two are faster than one, and three do not always
+/// fit.
 const STEPS_PER_REFILL: usize = 2;
 
 /// A component as a sequential scan codes it.
@@ -76,7 +76,7 @@ fn bad_code() -> ImageError {
     broken("a code in the image data that its table does not have")
 }
 
-/// The blocks that a scan walks over: units across and down. A scan of one component has no padding.
+/// How many units a scan has across and down. A scan of one component has no padding blocks.
 fn units(frame: &Frame, scan: &Scan) -> (usize, usize) {
     match &scan.components[..] {
         [only] => {
@@ -87,7 +87,7 @@ fn units(frame: &Frame, scan: &Scan) -> (usize, usize) {
     }
 }
 
-/// Decodes a scan of whole blocks; `row_done` hears how many rows of units of the frame are complete.
+/// Decodes a scan of whole blocks; `row_done` is told how many of the frame's rows of units are complete.
 pub(super) fn sequential(
     frame: &Frame,
     scan: &Scan,
@@ -135,7 +135,7 @@ impl Work for SequentialRow<'_, '_, '_> {
 
     #[inline(always)]
     fn run(self, idct: impl InverseDct) -> Self::Output {
-        // In a variable of its own, so that it stays in registers; after an error nobody reads on.
+        // A local copy, which stays in registers. After an error it is not written back: nothing reads on.
         let mut bits = self.bits.clone();
         for column in 0..self.columns {
             if self.segments.advance(&mut bits)? {
@@ -159,7 +159,7 @@ impl Work for SequentialRow<'_, '_, '_> {
 }
 
 impl Coded<'_> {
-    /// Reads a block, dequantised and in its natural order; returns the place of its last coefficient.
+    /// Reads and dequantises a block in its natural order; returns the zigzag place of its last coefficient.
     #[inline(always)]
     fn read_block(&mut self, bits: &mut Bits, block: &mut [i16; 64]) -> Result<usize, ImageError> {
         bits.refill();
@@ -176,7 +176,7 @@ impl Coded<'_> {
                 let (step, value) = self.ac.step(bits).ok_or_else(bad_code)?;
                 k += usize::from(step.run);
                 let Some(place) = ZIGZAG.get(k) else {
-                    // Zeros may run over the end, a value may not.
+                    // A run of zeros may pass the end of the block, a value may not.
                     if step.size == 0 {
                         break 'block;
                     }
@@ -232,14 +232,14 @@ pub(super) fn progressive(
 
 /// The state of a progressive pass.
 struct Pass<'a> {
-    /// For a first pass over DC: the table and the coefficient before, of each component.
+    /// For each component: the table, in a first pass over DC, and the DC coefficient of the block before.
     dc: Vec<(Option<&'a HuffmanTable>, i32)>,
     ac: Option<&'a HuffmanTable>,
     first: usize,
     last: usize,
     refines: bool,
     low: u8,
-    /// Blocks to come that hold nothing new.
+    /// How many of the next blocks hold nothing new.
     empty_blocks: u32,
 }
 
@@ -313,7 +313,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Adds a bit to coefficients that are known, and finds new ones between them.
+    /// Reads one more bit of known coefficients, and new coefficients between them.
     fn refine_ac(
         &mut self,
         table: &HuffmanTable,
@@ -360,7 +360,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// A correction bit moves a value away from 0, once.
+/// Reads a correction bit: 1 moves the value away from 0 by `bit`, unless it was moved already.
 fn refine(value: &mut i16, bit: i16, bits: &mut Bits) {
     bits.refill();
     if bits.take(1) == 1 && *value & bit == 0 {

@@ -1,8 +1,8 @@
 //! Upsamples components to full resolution, one row at a time.
 //!
 //! Takes a component's rows and gives one row of the image's width. Doubling uses libjpeg's triangle filter
-//! (three quarters of the nearer sample, one of the farther, rounded up and down in turn); other ratios
-//! repeat samples.
+//! (three quarters of the nearer sample and one quarter of the farther, rounded up and down in turn); other
+//! ratios repeat samples.
 
 use super::{
     header::{Component, Frame},
@@ -12,7 +12,7 @@ use super::{
 /// How one component is brought to full resolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
-    /// It is already there.
+    /// It has full resolution already.
     Copy,
     /// Twice as wide.
     Wider,
@@ -29,12 +29,12 @@ pub(super) struct Upsampler {
     method: Method,
     width: usize,
     height: usize,
-    /// Vertical sums of two rows, with a copy of the first and last one around them.
+    /// The row that is widened, or the sums of two rows, with the first and last value repeated at the ends.
     sums: Vec<u16>,
     row: Vec<u8>,
 }
 
-/// libjpeg does not filter rows this short sideways.
+/// libjpeg does not filter rows of this many samples or fewer horizontally.
 const SHORT_ROW: usize = 2;
 
 impl Upsampler {
@@ -58,7 +58,7 @@ impl Upsampler {
         }
     }
 
-    /// Whether a row needs the next one below its own.
+    /// Whether a row of the image may need the component's next row as well.
     pub fn looks_ahead(&self) -> bool {
         matches!(self.method, Method::Taller | Method::Both)
     }
@@ -67,7 +67,8 @@ impl Upsampler {
     #[inline(always)]
     pub fn row<'a>(&'a mut self, plane: &'a Plane, y: usize) -> &'a [u8] {
         let (width, height) = (self.width, self.height);
-        // The neighbour of an even row is above, of an odd one below; there is none beyond the edges.
+        // The neighbour of an even row is above it, that of an odd row below. At the edges, a row is its own
+        // neighbour.
         let own = y / 2;
         let neighbour = if y.is_multiple_of(2) { own.saturating_sub(1) } else { (own + 1).min(height - 1) };
         match self.method {
@@ -100,8 +101,8 @@ impl Upsampler {
     }
 }
 
-/// Fills `padded` with `values` and repeats the first and the last one at the ends: past the edge, libjpeg's
-/// filter comes to the same as if the edge went on.
+/// Fills `padded` with `values`, and repeats the first and the last of them at the ends. With that, the
+/// filter gives libjpeg's values at the edges.
 #[inline(always)]
 fn pad(padded: &mut [u16], values: impl Iterator<Item = u16>) {
     let length = padded.len();
@@ -112,7 +113,8 @@ fn pad(padded: &mut [u16], values: impl Iterator<Item = u16>) {
     padded[length - 1] = padded[length - 2];
 }
 
-/// Twice as many values, each three parts of its own and one of the neighbour on its side.
+/// Doubles a row: each value is three quarters of its own sample and one quarter of the neighbour on its
+/// side.
 #[inline(always)]
 fn double<const SHIFT: u32>(padded: &[u16], left_bias: u16, right_bias: u16, row: &mut [u8]) {
     let (before, own, after) = (padded, &padded[1..], &padded[2..]);

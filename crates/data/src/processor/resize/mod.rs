@@ -22,7 +22,7 @@ const VECTOR: usize = 32;
 pub(super) struct Resizer {
     across: Weights,
     down: Weights,
-    /// `across`, laid out for vectors; `None` where they do not do.
+    /// `across`, laid out for vectors; `None` where vectors cannot be used.
     #[cfg(target_arch = "x86_64")]
     groups: Option<vectors::Groups>,
     /// The row that is coming in: each channel with slack behind it.
@@ -33,7 +33,7 @@ pub(super) struct Resizer {
     /// The rows of a band.
     finished: Vec<u8>,
     band_rows: usize,
-    /// Rows that came in, and that went out.
+    /// How many rows came in, and how many went out.
     taken: usize,
     given: usize,
     /// Where the rows of an output begin in `narrowed`.
@@ -54,7 +54,7 @@ impl<'a> Band<'a> {
         &self.samples[(y * CHANNELS + channel) * self.plane..][..self.plane]
     }
 
-    /// A band of the test's making: for each row its channels.
+    /// A band that a test made: the channels of each row.
     #[cfg(test)]
     pub fn of(samples: &'a [u8], plane: usize) -> Self {
         Self { samples, plane }
@@ -62,8 +62,7 @@ impl<'a> Band<'a> {
 }
 
 impl Resizer {
-    /// Begins an image; sizes are width and height, none of them 0, and bands of `band_rows` make up the new
-    /// height.
+    /// Begins an image. Sizes are width and height, none of them 0; `band_rows` divides the new height.
     pub fn begin(&mut self, from: (u32, u32), to: (u32, u32), band_rows: usize) {
         let _changed = self.across.prepare(from.0 as usize, to.0 as usize);
         self.down.prepare(from.1 as usize, to.1 as usize);
@@ -71,7 +70,7 @@ impl Resizer {
         if _changed {
             self.groups = vectors::Groups::new(&self.across);
         }
-        // What lies beyond the image counts 0 times, but is read.
+        // Samples beyond the image are read, with weight 0.
         self.incoming_stride = self.across.from + self.across.taps + VECTOR;
         self.incoming.resize(CHANNELS * self.incoming_stride, 0);
         self.narrowed.resize(self.down.taps * self.row_bytes(), 0);
@@ -105,6 +104,7 @@ impl Resizer {
     }
 
     /// The bytes that the buffers hold.
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         let rows = self.incoming.capacity() + self.narrowed.capacity() + self.finished.capacity();
         #[cfg(target_arch = "x86_64")]
@@ -137,7 +137,7 @@ impl Resizer {
         let (row, kept, last) = (self.row_bytes(), self.down.taps, self.down.from - 1);
         let start = self.down.windows[self.given].start;
         self.offsets.clear();
-        // A row beyond the image counts 0 times; the last one stands in for it.
+        // A row beyond the image has weight 0; the last row stands in for it.
         self.offsets.extend((start..start + kept).map(|y| y.min(last) % kept * row));
         let weights = self.down.of(self.given);
         let inputs = plain::Inputs { rows: &self.narrowed, offsets: &self.offsets, weights };

@@ -23,7 +23,7 @@ const ZERO: u8 = 0x80;
 pub(super) struct Groups {
     simd: V3,
     groups: Vec<Group>,
-    /// For each group, pair of inputs by pair of inputs: what the two count for each of the eight outputs.
+    /// For each group and each pair of inputs: the weights of the two for each of the eight outputs.
     weights: Vec<[[i16; 2]; GROUP]>,
     pairs: usize,
     precision: u32,
@@ -70,6 +70,7 @@ impl Groups {
         Some(Self { simd, groups, weights, pairs, precision: across.precision })
     }
 
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.groups.capacity() * size_of::<Group>() + self.weights.capacity() * size_of::<[[i16; 2]; GROUP]>()
     }
@@ -81,7 +82,7 @@ impl Groups {
     }
 }
 
-/// Numbers of inputs that are usual are constants, so that the loop over them is unrolled.
+/// Makes the usual numbers of inputs constants, so that the loop over them is unrolled.
 fn dispatch(simd: V3, taps: usize, work: impl Taps) {
     match taps {
         4 => simd.vectorize(Unrolled::<4, _>(work)),
@@ -170,7 +171,7 @@ impl Taps for Combine<'_> {
                 let weights = cast(simd.splat_i32x8(i32::from(high) << 16 | i32::from(low) & 0xFFFF));
                 let upper = load32(&inputs.rows[offsets[tap]..][..length], at);
                 let lower = load32(&inputs.rows[offsets[tap + 1]..][..length], at);
-                // Within halves, and so is the packing below, which undoes it.
+                // Unpacking works within halves. The packing below does too, and undoes it.
                 let first = avx2._mm256_unpacklo_epi8(cast(upper), cast(lower));
                 let second = avx2._mm256_unpackhi_epi8(cast(upper), cast(lower));
                 let pairs = [
@@ -191,7 +192,7 @@ impl Taps for Combine<'_> {
     }
 }
 
-/// Work whose inner loop is over inputs that count.
+/// Work whose inner loop runs over the inputs of an output.
 trait Taps {
     fn run(self, taps: usize);
 }

@@ -12,7 +12,7 @@ pub(super) struct Weights {
     pub to: usize,
     /// For each output: the inputs that count.
     pub windows: Vec<Window>,
-    /// Weights for each output, an even number: zeros fill up.
+    /// How many weights each output has: an even number, padded with zeros.
     pub taps: usize,
     pub values: Vec<i16>,
     /// Fractional bits of the weights.
@@ -49,7 +49,7 @@ impl Weights {
         let mut exact = Vec::new();
         for output in 0..to {
             let centre = scale * (output as f64 + 0.5);
-            // A cast of something negative gives 0, which is what is wanted.
+            // The cast of a negative number gives 0, as it should.
             let start = (centre - radius + 0.5) as usize;
             let end = ((centre + radius + 0.5) as usize).min(from);
             let first = exact.len();
@@ -80,6 +80,7 @@ impl Weights {
         &self.values[output * self.taps..][..self.taps]
     }
 
+    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.windows.capacity() * size_of::<Window>() + self.values.capacity() * size_of::<i16>()
     }

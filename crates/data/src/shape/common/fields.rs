@@ -8,7 +8,7 @@ use super::{images, shorten};
 use crate::{error::BadRow, value::Value};
 use std::cell::Cell;
 
-/// How many fields of an object are tracked; those after them count as unread.
+/// How many fields of an object are tracked; any further ones count as unread.
 const NOTED: u32 = u128::BITS;
 /// How many ignored fields are named for each row; more would only cost memory.
 const MOST_IGNORED: usize = 32;

@@ -39,9 +39,8 @@ pub(in crate::shape) enum Arrangement {
 }
 
 impl Arrangement {
-    /// Where the images of a row's `messages` are, if it has any. Where a message shows an image itself,
-    /// markers are plain text. So they are in parts without an image beside them, since parts say what is an
-    /// image.
+    /// Where the images of a row's `messages` are, if it has any. Markers are plain text if a message shows
+    /// an image itself, and in parts without an image beside them: parts say themselves what is an image.
     pub fn of(row: &mut RowFields<'_, '_>) -> Result<Option<Self>, BadRow> {
         if row.list()? != Some("messages") {
             return Ok(None);

@@ -136,7 +136,7 @@ impl Vectors {
         cast([self.zip64(b0, b4), self.zip64(b1, b5), self.zip64(b2, b6), self.zip64(b3, b7)])
     }
 
-    /// Columns of samples around 0 to rows of bytes around 128.
+    /// Turns columns of samples around 0 into rows of bytes around 128.
     #[inline(always)]
     fn samples(self, c: [Row; 8]) -> Block {
         let sse2 = self.0.sse2;

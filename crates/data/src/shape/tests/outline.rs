@@ -1,23 +1,22 @@
 //! A row's conversation in one line, to read and to compare.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
-use garden_data::{
-    BadRow, Conversation, ImageSource, Json, Part,
-    shape::{self, Reading, Shape},
+use super::super::{Reading, Shape, read as read_row};
+use crate::{
+    error::BadRow,
+    row::{Conversation, ImageSource, Json, Part},
     value::Value,
 };
 
 pub fn reading(row: &str) -> Result<Reading, BadRow> {
-    shape::read(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
+    read_row(&Value::from_json(row.as_bytes()).expect("the test writes JSON"))
 }
 
 pub fn read(row: &str) -> Result<(Shape, Conversation), BadRow> {
     reading(row).map(|reading| (reading.shape, reading.conversation))
 }
 
-/// A conversation in one line: `user[img(a.png)|What?] assistant[A cat]`. A turn that the row excludes from learning has
-/// a minus before it, and calls of tools stand behind their turn.
+/// A conversation in one line: `user[img(a.png)|What?] assistant[A cat]`. A turn that the row excludes from
+/// learning has a minus before it, and calls of tools stand behind their turn.
 pub fn outline(row: &str) -> (Shape, String) {
     let (shape, conversation) = read(row).unwrap_or_else(|error| panic!("{row}: {error}"));
     let part = |part: &Part| match part {
@@ -37,8 +36,15 @@ pub fn outline(row: &str) -> (Shape, String) {
 
 /// `->name` of a call.
 fn call(call: &Json) -> String {
-    match call.get("function").unwrap_or(call).get("name") {
+    match field(field(call, "function").unwrap_or(call), "name") {
         Some(Json::Text(name)) => format!("->{name}"),
         other => panic!("a call without a name: {other:?}"),
+    }
+}
+
+fn field<'a>(value: &'a Json, name: &str) -> Option<&'a Json> {
+    match value {
+        Json::Map(fields) => fields.iter().find(|(key, _)| key == name).map(|(_, value)| value),
+        _ => None,
     }
 }

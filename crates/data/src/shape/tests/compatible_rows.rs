@@ -1,7 +1,6 @@
 //! The rows in docs/compatibility.md mean what the page says, and are refused as it says.
 
-mod outline;
-
+use super::outline;
 use std::{fs, path::Path};
 
 /// One example of the page: what follows `json` on its fence, and the row.

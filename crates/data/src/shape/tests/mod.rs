@@ -1,5 +1,6 @@
 //! Each shape of row that people write, and the conversation it means.
 
+mod compatible_rows;
 mod outline;
 
 use outline::{outline, read, reading};

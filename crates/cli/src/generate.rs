@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::{BadRow, MAX_IMAGE_BYTES, missing::check_folder};
-use garden_memory::units::counted;
+use garden_memory::counted;
 use garden_train::{
     ModelFolder,
     generate::{GenerateError, Interpreter, Prompt, Sampling, load, question},

@@ -6,7 +6,7 @@
 
 use crate::{
     Analyst, Assessment, RunFacts, Sample, TraceError, TraceWriter,
-    probe::{Need, Probe, ProbeError, Snapshot},
+    sampling::{Need, Probe, ProbeError, Snapshot},
     steps::{LogFollower, StepBoard},
 };
 use serde::Serialize;
@@ -170,7 +170,7 @@ pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Inst
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{CgroupMemory, Machine};
+    use crate::sampling::{CgroupMemory, Machine};
 
     #[test]
     fn the_natural_limit_is_the_nearer_of_machine_and_group() {

@@ -4,9 +4,7 @@
 //! ````.
 
 use garden_memory::{
-    ByteSize, RunFacts, Sample, TraceReader,
-    steps::{OutputParser, Position, StepBoard, StepPatterns},
-    trace::ReadOptions,
+    ByteSize, OutputParser, Position, RunFacts, Sample, StepBoard, StepPatterns, TraceOptions, TraceReader,
 };
 use std::{collections::BTreeMap, path::Path};
 
@@ -55,8 +53,8 @@ fn attributes(text: &str) -> BTreeMap<String, String> {
 }
 
 /// The flags as `memory analyze` takes them.
-fn options(flags: &str) -> ReadOptions {
-    let mut options = ReadOptions::default();
+fn options(flags: &str) -> TraceOptions {
+    let mut options = TraceOptions::default();
     let words: Vec<&str> = flags.split_whitespace().collect();
     for pair in words.chunks(2) {
         let [flag, value] = pair else { panic!("{flags}: a flag and its value") };

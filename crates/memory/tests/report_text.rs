@@ -4,7 +4,7 @@
 
 use garden_memory::{
     RunFacts,
-    report::{Run, text},
+    report::{self, Run},
 };
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn shown(log: &str, color: bool) -> String {
     };
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let run = Run::read(data.join(log), &facts).expect("a run");
-    text::text(&run, text::Style { color, width: 80 })
+    report::text(&run, report::Style { color, width: 80 })
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod families;
 
 use garden_memory::{
     Analyst, Assessment, RunFacts, Sample, TraceHeader, TraceWriter, Verdict,
-    report::{Run, text},
+    report::{self, Run},
 };
 
 /// What no report says, whatever it is about.
@@ -78,7 +78,7 @@ fn reports_of_many_runs_neither_contradict_themselves_nor_break_the_grammar() {
             let run =
                 Run::read(&path, &RunFacts { limit: Some(64_000_000_000), ..made.facts }).expect("a run");
             let verdict = run.assessment.verdict;
-            let report = text::text(&run, text::Style { color: false, width: 100 });
+            let report = report::text(&run, report::Style { color: false, width: 100 });
             // Flags have two dashes, and a chart has none of these.
             let words = report
                 .split_whitespace()

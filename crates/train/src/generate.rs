@@ -11,8 +11,8 @@ use garden_data::{
     text::{Encoder, TextError},
 };
 use garden_model::{
-    Adapter, AdapterError, CheckpointError, Grid, ModelWeights, Precision, SampleError, Sampler,
-    compute::{Decoder, Model, SessionError},
+    Adapter, AdapterError, CheckpointError, Decoder, Grid, Model, ModelWeights, Precision, SampleError,
+    Sampler, SessionError,
 };
 use serde::{Deserialize, Serialize};
 use std::{

@@ -5,7 +5,7 @@ use crate::progress::Bars;
 use anyhow::Result;
 use clap::ValueEnum;
 use garden_data::create::{CreateOptions, Kind, create};
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\

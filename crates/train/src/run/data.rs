@@ -28,7 +28,7 @@ use garden_data::{
     survey::{Measure, RowCounts, SizeClass, Survey, SurveyOptions, survey},
     text::Encoder,
 };
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::sync::Arc;
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.

@@ -10,7 +10,7 @@ use crate::{
     Sample,
     sentence::{Sentence, Setting},
     trace::{
-        ReadOptions, TraceError,
+        TraceError, TraceOptions,
         figure::{self, Found, Wanted},
         input::Input,
         key,
@@ -61,7 +61,7 @@ impl TraceFormat for Table {
         "rows below the header"
     }
 
-    fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool {
+    fn recognises(&self, first: &[u8], options: &TraceOptions) -> bool {
         options.memory.is_none() && Csv::from_header(first, options).is_some()
     }
 
@@ -95,7 +95,7 @@ struct Csv {
 
 impl Csv {
     /// Reads the header, if the line is one: two or more names, and at least one of them memory.
-    fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
+    fn from_header(first: &[u8], options: &TraceOptions) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(first).ok()?;
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
@@ -149,7 +149,7 @@ impl Csv {
     }
 
     /// Looks through the rows and settles what the header leaves open.
-    fn settle(mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn settle(mut self, input: &Input, header: u64, options: &TraceOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         self.choose_writer(input, header, options)?;
         let memory = self.memory_column();
@@ -191,7 +191,12 @@ impl Csv {
     }
 
     /// Settles whose memory is read, where the table has several processes.
-    fn choose_writer(&mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<(), TraceError> {
+    fn choose_writer(
+        &mut self,
+        input: &Input,
+        header: u64,
+        options: &TraceOptions,
+    ) -> Result<(), TraceError> {
         let memory = self.memory_column();
         let in_columns = self.alike.len() > 1;
         if !in_columns && self.written_by.is_empty() && options.process.is_none() {
@@ -263,7 +268,7 @@ impl Csv {
     }
 
     /// Settles the unit of sizes; the error is the largest number, if no unit is certain.
-    fn settle_size(&mut self, memory: usize, survey: &Survey, options: &ReadOptions) -> Result<(), f64> {
+    fn settle_size(&mut self, memory: usize, survey: &Survey, options: &TraceOptions) -> Result<(), f64> {
         let Column::Size(_, named) = self.columns[memory] else { return Ok(()) };
         let given = options.unit.map(|unit| unit.0 as f64);
         let unit = match (given.or(named), survey.largest) {
@@ -287,7 +292,7 @@ impl Csv {
         Ok(())
     }
 
-    fn settle_time(&mut self, time: usize, survey: &Survey, options: &ReadOptions) {
+    fn settle_time(&mut self, time: usize, survey: &Survey, options: &TraceOptions) {
         let Column::Time(named) = &mut self.columns[time] else { return };
         if let Some(given) = options.time_unit {
             *named = Some(given.0);

@@ -53,6 +53,8 @@
 //! to whoever watches it through a [`SupervisorLink`]. [`report`] shows a judged run to a person.
 
 mod assessment;
+#[cfg(test)]
+mod compatibility_tests;
 mod event;
 mod failed_looks;
 mod observe;
@@ -64,6 +66,8 @@ mod sentence;
 mod settled;
 mod signals;
 mod socket;
+#[cfg(test)]
+mod soup_tests;
 mod steps;
 mod supervision;
 mod trace;
@@ -90,8 +94,7 @@ pub use trace::{TraceError, TraceHeader, TraceOptions, TraceReader, TraceWriter,
 // The step a run is at: from its output, from a log, from what it tells.
 pub use socket::{StepSocket, SupervisorLink};
 pub use steps::{
-    BadPattern, LinePattern, LogError, LogFollower, OutputParser, Position, Progress, StepBoard,
-    StepPatterns, StepSource,
+    BadPattern, LinePattern, LogError, LogFollower, Progress, StepBoard, StepPatterns, StepSource,
 };
 
 // A living tree, recorded and shown.

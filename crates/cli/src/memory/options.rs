@@ -134,7 +134,7 @@ impl Reading {
             unit: self.unit,
             time_unit: self.time_unit,
         };
-        let mut run = Run::read_with(path, told, &options)?;
+        let mut run = Run::read(path, told, &options)?;
         name_flags(&mut run.assessment);
         Ok(run)
     }

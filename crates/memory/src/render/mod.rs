@@ -33,17 +33,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reads a trace as a stream and judges it; `told` overrides what its header says.
-    pub fn read(path: impl AsRef<Path>, told: &RunFacts) -> Result<Self, TraceError> {
-        Self::read_with(path, told, &TraceOptions::default())
-    }
-
-    /// The same, with what the user says of the file.
-    pub fn read_with(
-        path: impl AsRef<Path>,
-        told: &RunFacts,
-        options: &TraceOptions,
-    ) -> Result<Self, TraceError> {
+    /// Reads a trace as a stream and judges it; `told` overrides what its header says, and `options` are what
+    /// the user says of the file.
+    pub fn read(path: impl AsRef<Path>, told: &RunFacts, options: &TraceOptions) -> Result<Self, TraceError> {
         let mut reader = TraceReader::open_with(path, options)?;
         let header = reader.header().clone();
         let facts = completed(told.clone(), &header.facts);

@@ -27,7 +27,7 @@ pub struct CgroupMemory {
 
 impl CgroupMemory {
     /// What the group can still give, if it has a limit.
-    pub fn available(self) -> Option<u64> {
+    pub(crate) fn available(self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.usage))
     }
 }

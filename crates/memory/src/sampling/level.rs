@@ -25,7 +25,8 @@ pub struct Level {
 
 impl Level {
     /// A level that is known to the byte.
-    pub fn exact(owned: u64) -> Self {
+    #[cfg(test)]
+    pub(crate) fn exact(owned: u64) -> Self {
         Self { owned, certain: owned, most: owned, pace: owned, unsure: 0 }
     }
 
@@ -41,7 +42,7 @@ impl Level {
     }
 
     /// The part of the estimate that is uncertain.
-    pub fn doubt(&self) -> f64 {
+    pub(crate) fn doubt(&self) -> f64 {
         self.most.saturating_sub(self.owned).max(self.unsure) as f64 / (self.owned as f64).max(1.0)
     }
 }

@@ -91,7 +91,7 @@ pub enum ProbeError {
     /// No process shows that it trains.
     #[error(
         "no training found: looked for python, torchrun, accelerate or deepspeed with PyTorch, TensorFlow, JAX or CUDA \
-         loaded or steps in their log, and for model-garden{}; watch one by its number with --pid",
+         loaded or steps in their log, and for model-garden{}",
         but(passed_over)
     )]
     NothingFound {
@@ -185,13 +185,13 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// What the tree could still get, from the machine or from its control group, whichever is less.
-    pub fn available(&self) -> Option<u64> {
+    pub(crate) fn available(&self) -> Option<u64> {
         let group = self.cgroup.and_then(CgroupMemory::available);
         self.machine.available.into_iter().chain(group).min()
     }
 
     /// This moment, `t` seconds after the start: who holds what.
-    pub fn moment(&self, t: f64) -> Moment {
+    pub(crate) fn moment(&self, t: f64) -> Moment {
         let owned = |row: &ProcessRow| row.share.anon + row.share.shmem + row.share.swap;
         let mut rows: Vec<&ProcessRow> = self.processes.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(owned(row)));
@@ -247,7 +247,7 @@ impl Probe {
     ///
     /// What is left of a tree after its command has ended no longer belongs to the run: it would look like a
     /// level.
-    pub fn below(keeper: i32, main: i32) -> Self {
+    pub(crate) fn below(keeper: i32, main: i32) -> Self {
         let cgroup = tree::read_member(main).ok().and_then(|member| Cgroup::of(&member.process));
         Self::new(Tree::below(keeper), main, true, cgroup)
     }
@@ -274,7 +274,7 @@ impl Probe {
     }
 
     /// The same, measured if it is needed and the cost allows.
-    pub fn look(&mut self, need: Need) -> Result<Option<Snapshot>, ProbeError> {
+    pub(crate) fn look(&mut self, need: Need) -> Result<Option<Snapshot>, ProbeError> {
         let ended = self.tree.refresh().map_err(|error| ProbeError::Proc(error.to_string()))?;
         ended.iter().for_each(|stat| self.ended_faults.add(stat));
         let living: Vec<Living<'_>> = self.tree.members().filter_map(Living::read).collect();

@@ -52,7 +52,7 @@ impl StepSocket {
     }
 
     /// Where callbacks write to.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -64,7 +64,8 @@ impl StepSocket {
     }
 
     /// Messages that could not be read so far.
-    pub fn unreadable(&self) -> u64 {
+    #[cfg(test)]
+    fn unreadable(&self) -> u64 {
         lock(&self.shared).unreadable
     }
 }

@@ -15,7 +15,7 @@ mod tools;
 
 pub(crate) use lines::{LineReader, plain};
 pub use log::{LogError, LogFollower};
-pub use output::OutputParser;
+pub(crate) use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
 
 use crate::RunFacts;
@@ -53,7 +53,7 @@ pub struct Progress {
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Position {
+pub(crate) struct Position {
     /// Optimizer step.
     pub step: Option<u64>,
     /// Epochs done, with their fraction.
@@ -140,7 +140,7 @@ impl StepBoard {
     }
 
     /// Where the run stands; the epoch is computed from `facts` where nobody tells it.
-    pub fn now(&self, facts: &RunFacts) -> Position {
+    pub(crate) fn now(&self, facts: &RunFacts) -> Position {
         let state = self.state();
         let step = state.step.told.map(|told| told.value);
         let derived = || Some(step? as f64 / facts.epoch_steps()?);
@@ -148,7 +148,7 @@ impl StepBoard {
     }
 
     /// `given` completed with what the sources said of the run; what the user gave stands.
-    pub fn facts(&self, given: &RunFacts) -> RunFacts {
+    pub(crate) fn facts(&self, given: &RunFacts) -> RunFacts {
         let state = self.state();
         RunFacts {
             dataset_size: given.dataset_size.or(state.dataset_size.map(|told| told.value)),
@@ -160,7 +160,7 @@ impl StepBoard {
     }
 
     /// Forgets the position, for a command that starts again.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let mut state = self.state();
         state.step = Steps::default();
         state.epoch = None;

@@ -89,7 +89,7 @@ impl LimitWatch {
     }
 
     /// The limit of this moment.
-    pub fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 

@@ -79,7 +79,7 @@ impl Preset {
     }
 
     /// The published shapes come in the published type, the others in f32, in which they are compared.
-    pub fn dtype(self) -> Dtype {
+    pub(crate) fn dtype(self) -> Dtype {
         match self {
             Self::Tiny | Self::Small | Self::Medium => Dtype::F32,
             Self::B3 | Self::B7 | Self::B32 | Self::B72 => Dtype::BF16,
@@ -87,7 +87,7 @@ impl Preset {
     }
 
     /// Rows of the embedding table.
-    pub fn vocabulary(self) -> usize {
+    pub(crate) fn vocabulary(self) -> usize {
         self.sizes().vocabulary
     }
 

@@ -26,7 +26,7 @@ pub enum Unit {
 
 impl Unit {
     /// A value as it is written.
-    pub fn write(self, value: f64) -> String {
+    pub(crate) fn write(self, value: f64) -> String {
         match self {
             Self::Bytes => scale::bytes(value),
             Self::Share => format!("{} %", scale::number(100.0 * value)),
@@ -36,7 +36,7 @@ impl Unit {
 
     /// The label of an axis that goes to `top`: all of them have the same unit, and no more digits than they
     /// need.
-    pub fn label(self, value: f64, top: f64) -> String {
+    pub(crate) fn label(self, value: f64, top: f64) -> String {
         match self {
             Self::Bytes => scale::bytes_label(value, top),
             Self::Share | Self::Number => self.write(value),
@@ -59,25 +59,25 @@ pub enum Colour {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
     /// What the legend says.
-    pub name: String,
+    pub(crate) name: String,
     /// Its colour.
-    pub colour: Colour,
+    pub(crate) colour: Colour,
     /// Places on the chart's axis, ascending; NaN for points that have none, such as a start before the first
     /// step.
     #[serde(serialize_with = "numbers")]
-    pub x: Vec<f64>,
+    pub(crate) x: Vec<f64>,
     /// Seconds of each point, where they are known: the axis can then be switched to time.
     #[serde(serialize_with = "numbers")]
-    pub seconds: Vec<f64>,
+    pub(crate) seconds: Vec<f64>,
     /// The values.
     #[serde(serialize_with = "numbers")]
-    pub y: Vec<f64>,
+    pub(crate) y: Vec<f64>,
     /// The lowest values.
     #[serde(serialize_with = "numbers")]
-    pub low: Vec<f64>,
+    pub(crate) low: Vec<f64>,
     /// The highest values.
     #[serde(serialize_with = "numbers")]
-    pub high: Vec<f64>,
+    pub(crate) high: Vec<f64>,
 }
 
 impl Line {
@@ -116,11 +116,11 @@ pub enum Meaning {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Level {
     /// Where it lies.
-    pub value: f64,
+    pub(crate) value: f64,
     /// What stands beside it.
-    pub text: String,
+    pub(crate) text: String,
     /// What it means.
-    pub meaning: Meaning,
+    pub(crate) meaning: Meaning,
 }
 
 impl Level {
@@ -141,7 +141,7 @@ pub struct Epochs {
 
 impl Epochs {
     /// Numbers and ends of the epochs that end between two steps, at most `most` of them, evenly chosen.
-    pub fn within(&self, (from, to): (f64, f64), most: usize) -> Vec<(u64, f64)> {
+    pub(crate) fn within(&self, (from, to): (f64, f64), most: usize) -> Vec<(u64, f64)> {
         // An epoch that ends with the run is told by the run's end.
         let to = to - 0.01 * (to - from);
         let last = ((to - self.first_end) / self.steps).floor() + 1.0;
@@ -170,20 +170,20 @@ pub(crate) struct Knee {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chart {
     /// The heading.
-    pub title: String,
+    pub(crate) title: String,
     /// What stands below the heading; what a reader who does not see the curve is told.
     pub summary: String,
     /// What the axis counts.
     #[serde(serialize_with = "axis")]
-    pub axis: Axis,
+    pub(crate) axis: Axis,
     /// What the values are.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// Whether the vertical axis starts at nothing: for amounts, so that a tenth looks like a tenth.
     pub from_zero: bool,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
     /// Lines across.
-    pub levels: Vec<Level>,
+    pub(crate) levels: Vec<Level>,
     /// Where epochs end.
     pub epochs: Option<Epochs>,
     /// Where growth ends.

@@ -3,8 +3,10 @@
 //! An example is a fenced block whose first line says what is found in it: ```` ```text memory=5552MB step=10
 //! ````.
 
-use garden_memory::{
-    ByteSize, OutputParser, Position, RunFacts, Sample, StepBoard, StepPatterns, TraceOptions, TraceReader,
+use crate::{
+    ByteSize, RunFacts, Sample,
+    steps::{OutputParser, Position, StepBoard, StepPatterns},
+    trace::{TraceOptions, TraceReader},
 };
 use std::{collections::BTreeMap, path::Path};
 

@@ -70,8 +70,8 @@ pub mod product {
 
 /// The model's operations beside its products, each with its backward next to it.
 ///
-/// Operations take plain slices, row by row. Slices whose lengths do not fit each other are the caller's error
-/// and panic.
+/// Operations take plain slices, row by row. Slices whose lengths do not fit each other are the caller's
+/// error and panic.
 pub mod ops {
     pub use crate::operations::Write;
     pub use crate::rows::{Rows, RowsMut};

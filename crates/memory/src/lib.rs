@@ -47,10 +47,10 @@
 //! ```
 //!
 //! A [`Recorder`] does all of this to a living process tree, a reading at a time: it takes a sample with a
-//! [`probe::Probe`], asks a [`StepBoard`] for the step, writes the trace and judges. [`watch()`] records a tree
-//! that runs already; [`supervise::run`] starts a command, stops it at its limit and starts it again. Both
-//! show readings and [`Event`]s to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its steps
-//! to whoever watches it through a [`SupervisorLink`]. [`report`] shows a judged run to a person.
+//! [`probe::Probe`], asks a [`StepBoard`] for the step, writes the trace and judges. [`watch()`] records a
+//! tree that runs already; [`supervise::run`] starts a command, stops it at its limit and starts it again.
+//! Both show readings and [`Event`]s to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its
+//! steps to whoever watches it through a [`SupervisorLink`]. [`report`] shows a judged run to a person.
 
 mod assessment;
 #[cfg(test)]
@@ -129,8 +129,8 @@ pub mod report {
 
 /// A command that is started, watched, stopped at its limit and started again.
 ///
-/// The command hangs below a guard, a program that the caller names (see [`GuardProgram`](supervise::GuardProgram)),
-/// so that no process of it is left behind however the supervisor ends.
+/// The command hangs below a guard, a program that the caller names, so that no process of it is left
+/// behind however the supervisor ends.
 pub mod supervise {
     pub use crate::supervision::{
         GuardProgram, OnLimit, Orders, Outcome, Passage, SuperviseError, Surroundings, end_like, run,

@@ -6,8 +6,8 @@
 //!
 //! The main path: [`ModelConfig::read`] and [`Checkpoint::open`] a folder, [`ModelWeights::load`] it, join it
 //! with an [`Adapter`] to a [`Model`], and compute steps in a [`Session`] or answers with a [`Decoder`].
-//! [`MemoryPlan`] tells what a session will take; [`init`] makes new models, [`inspect`] looks at folders, and
-//! [`TensorFile`] and [`TensorWriter`] read and write safetensors files.
+//! [`MemoryPlan`] tells what a session will take; [`init`] makes new models, [`inspect`] looks at folders,
+//! and [`TensorFile`] and [`TensorWriter`] read and write safetensors files.
 //!
 //! ```
 //! use garden_model::init::{Plan, Preset};

@@ -9,9 +9,11 @@
 use anyhow::{Context, Result, bail};
 use garden_bench::{processor_seconds, resident};
 use garden_engine::product::{self, Matrix, Output, Right, Start, Term, multiply};
-use garden_model::compute::{MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes};
-use garden_model::init::{Plan, Preset};
-use garden_model::{Adapter, Checkpoint, ModelConfig, ModelWeights, Precision};
+use garden_model::{
+    Adapter, Checkpoint, MemoryPlan, Model, ModelConfig, ModelWeights, PackedBatch, PlanRequest, Precision,
+    Recompute, Session, Shapes,
+    init::{Plan, Preset},
+};
 use garden_train::{AdamSettings, Optimizer, OptimizerKind};
 use serde::Deserialize;
 use serde_json::{Value, json};

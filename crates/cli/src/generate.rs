@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use garden_data::{BadRow, MAX_IMAGE_BYTES, check_folder};
-use garden_memory::units::counted;
+use garden_memory::counted;
 use garden_train::{GenerateError, Interpreter, ModelFolder, Prompt, Sampling, load_model, question};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{

@@ -3,7 +3,7 @@
 use crate::exit;
 use crate::progress::Format;
 use clap::Args as Flags;
-use garden_memory::{ByteSize, units::counted};
+use garden_memory::{ByteSize, counted};
 use garden_model::inspect::{AdapterReport, FileReport, ModelReport, Report, inspect};
 use garden_train::grouped;
 use std::collections::BTreeMap;

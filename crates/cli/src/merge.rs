@@ -3,7 +3,7 @@
 use crate::progress;
 use anyhow::Result;
 use garden_data::check_folder;
-use garden_memory::{ByteSize, units::counted};
+use garden_memory::{ByteSize, counted};
 use garden_train::{MergedAs, merge};
 use std::{path::PathBuf, process::ExitCode};
 

@@ -284,7 +284,7 @@ fn said_in(path: &Path) -> String {
 #[test]
 fn no_library_advises_a_flag() {
     // The guard's own command line, and colours of a page.
-    const NO_MESSAGES: [&str; 2] = ["memory/src/supervise/guard.rs", "memory/src/report/chart"];
+    const NO_MESSAGES: [&str; 2] = ["memory/src/supervision/guard.rs", "memory/src/render/chart"];
     for name in ["data", "engine", "files", "memory", "model", "train"] {
         let sources = contents(root().join("crates").join(name).join("src").to_str().unwrap());
         let sources = sources.into_keys().filter(|path| path.extension().is_some_and(|end| end == "rs"));

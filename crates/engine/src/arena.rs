@@ -97,7 +97,7 @@ impl Layout {
     }
 
     /// Bytes of the buffers alive at `moment`, and how many there are.
-    pub fn alive(&self, moment: usize) -> (usize, usize) {
+    fn alive(&self, moment: usize) -> (usize, usize) {
         let alive = self.requests.iter().filter(|request| overlap(request.life, (moment, moment)));
         alive.fold((0, 0), |(sum, count): (usize, _), request| {
             (sum.saturating_add(bytes(request.len)), count + 1)
@@ -199,11 +199,6 @@ impl Arena {
             fullest_buffers: self.fullest_buffers.load(Ordering::Relaxed),
             peak_bytes: self.layout.bytes(),
         }
-    }
-
-    /// The layout it was made for.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
     }
 }
 

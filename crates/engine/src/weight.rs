@@ -4,7 +4,7 @@
 //! f32 rows a stretch at a time. A [`Weight`] is always `rows x cols`, row by row, and its storage has
 //! exactly that many elements: every constructor checks it.
 
-use crate::nf4::{BLOCK, Nf4};
+use crate::nf4::{NF4_BLOCK, Nf4};
 use crate::storage::Storage;
 use half::{bf16, f16};
 
@@ -159,11 +159,6 @@ impl Weight {
         }
     }
 
-    /// Bytes of the elements and their scales.
-    pub fn bytes(&self) -> usize {
-        stored_bytes(self.rows, self.cols, self.stored_as())
-    }
-
     /// The f32 values of a weight that is trained; `None` for every other type of storage.
     pub fn f32_mut(&mut self) -> Option<&mut [f32]> {
         match &mut self.elements {
@@ -222,8 +217,8 @@ pub fn stored_bytes(rows: usize, cols: usize, stored: StoredAs) -> usize {
         StoredAs::Bf16 | StoredAs::F16 => count.saturating_mul(2),
         StoredAs::Int8 => count.saturating_add(rows.saturating_mul(4)),
         StoredAs::Nf4 => {
-            let blocks = count.div_ceil(BLOCK);
-            count.div_ceil(2) + blocks + 4 * blocks.div_ceil(crate::nf4::NESTED_BLOCK)
+            let blocks = count.div_ceil(NF4_BLOCK);
+            count.div_ceil(2) + blocks + 4 * blocks.div_ceil(crate::nf4::NF4_NESTED_BLOCK)
         }
     }
 }
@@ -334,7 +329,7 @@ mod tests {
     #[test]
     fn bytes_are_those_of_the_parts() {
         let weight = Weight::quantise(7, 100, &wave(700), StoredAs::Nf4).unwrap();
-        assert_eq!(weight.bytes(), 350 + 11 + 4);
+        assert_eq!(stored_bytes(7, 100, weight.stored_as()), 350 + 11 + 4);
         assert_eq!(stored_bytes(7, 100, StoredAs::Int8), 700 + 28);
     }
 }

@@ -287,7 +287,7 @@ impl Verdict {
     }
 
     /// What it means, in half a sentence.
-    pub fn meaning(self) -> &'static str {
+    pub(crate) fn meaning(self) -> &'static str {
         match self {
             Self::Steady => "memory stays at its level",
             Self::WarmUp => "grew ever more slowly towards a ceiling",

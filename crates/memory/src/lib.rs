@@ -24,11 +24,11 @@
 //! assert_eq!(assessment.growth_per_step.map(|rate| rate.round()), Some(5e6));
 //! ```
 //!
-//! A [`trace::TraceReader`] gives the samples of a file, in our own format, in that of another tool, or in
+//! A [`TraceReader`] gives the samples of a file, in our own format, in that of another tool, or in
 //! the lines of a training log.
 //!
 //! ```
-//! use garden_memory::{Analyst, trace::TraceReader};
+//! use garden_memory::{Analyst, TraceReader};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -46,55 +46,96 @@
 //! # }
 //! ```
 //!
-//! # The modules
-//!
-//! | module | subject |
-//! |---|---|
-//! | [`probe`] | what a process tree holds now, and finding the one that trains |
-//! | [`steps`] | which step a run is at: from its output, from a log, from what it tells |
-//! | [`record`] | a [`Recorder`](record::Recorder): probe, steps, trace and analyst, a reading at a time |
-//! | [`trace`] | traces on disk, written and read |
-//! | [`report`] | a judged run as text, SVG or HTML; charts and pages for other reports |
-//! | [`supervise`] | a command that is started, watched, stopped at its limit and started again |
-//! | [`units`] | bytes and counts as people write them |
-//!
-//! [`watch()`] looks at a tree that runs already. Both [`watch()`] and [`supervise`] show readings and
-//! [`Event`]s to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its steps to whoever
-//! watches it through a [`SupervisorLink`].
+//! A [`Recorder`] does all of this to a living process tree, a reading at a time: it takes a sample with a
+//! [`probe::Probe`], asks a [`StepBoard`] for the step, writes the trace and judges. [`watch()`] records a
+//! tree that runs already; [`supervise::run`] starts a command, stops it at its limit and starts it again.
+//! Both show readings and [`Event`]s to an [`Observer`] and are interrupted by [`Wake`]s. A trainer tells its
+//! steps to whoever watches it through a [`SupervisorLink`]. [`report`] shows a judged run to a person.
 
 mod assessment;
+#[cfg(test)]
+mod compatibility_tests;
 mod event;
 mod failed_looks;
 mod observe;
-pub mod probe;
-pub mod record;
-pub mod report;
+mod record;
+mod render;
 mod sample;
+mod sampling;
 mod sentence;
 mod settled;
 mod signals;
 mod socket;
-pub mod steps;
-pub mod supervise;
-pub mod trace;
-pub mod units;
+#[cfg(test)]
+mod soup_tests;
+mod steps;
+mod supervision;
+mod trace;
+mod units;
 mod verdict;
 mod wake;
 mod watch;
 
+// Readings: what is judged.
+pub use sample::{Holder, Moment, RunFacts, Sample};
+
+// The judgement, and what it is made of.
 pub use assessment::{
     Answer, Assessment, BeforeEnd, Ending, Exhaustion, Mechanism, MemoryKind, Pattern, Plateau, TreePart,
     Verdict,
 };
-pub use event::Event;
-pub use observe::Observer;
-pub use sample::{Holder, Moment, RunFacts, Sample};
 pub use sentence::{Sentence, Setting};
 pub use settled::Settled;
-pub use signals::{BadSignal, Heard, StopSignal, heeded};
-pub use socket::{StepSocket, SupervisorLink};
-pub use trace::{TraceError, TraceHeader, TraceReader, TraceWriter};
-pub use units::ByteSize;
 pub use verdict::{Analyst, Axis};
-pub use wake::{CommandReport, Stream, Wake, listen};
+
+// Traces on disk, written and read.
+pub use trace::{TraceError, TraceHeader, TraceOptions, TraceReader, TraceWriter, may_replace_trace};
+
+// The step a run is at: from its output, from a log, from what it tells.
+pub use socket::{StepSocket, SupervisorLink};
+pub use steps::{
+    BadPattern, LinePattern, LogError, LogFollower, Progress, StepBoard, StepPatterns, StepSource,
+};
+
+// A living tree, recorded and shown.
+pub use event::Event;
+pub use observe::Observer;
+pub use record::{Reading, Recorder, natural_limit};
 pub use watch::{WatchEnd, watch};
+
+// What interrupts a watch or a supervised run.
+pub use signals::{BadSignal, Heard, StopSignal, heeded};
+pub use wake::{CommandReport, Stream, Wake, listen};
+
+// Bytes, times and counts as people write them.
+pub use units::{BadSize, ByteSize, SizeUnit, TimeUnit, counted, part};
+
+/// What a process tree holds now, and finding the one that trains.
+pub mod probe {
+    pub use crate::sampling::{
+        Candidate, CgroupMemory, Evidence, Found, Kinds, Level, Machine, Need, Probe, ProbeError, ProcessRow,
+        Snapshot, Spike, find_training, memory_available, memory_ceiling,
+    };
+}
+
+/// A judged run as text, SVG or HTML; charts and pages for other reports.
+pub mod report {
+    pub use crate::render::{Run, Style, html, overlay, svg, text};
+    // The parts that other reports are made of.
+    pub use crate::render::{
+        Chart, Colour, Epochs, Level, Line, Meaning, Page, Unit, duration, escape, wrap,
+    };
+}
+
+/// A command that is started, watched, stopped at its limit and started again.
+///
+/// The command hangs below a guard, a program that the caller names, so that no process of it is left
+/// behind however the supervisor ends.
+pub mod supervise {
+    pub use crate::supervision::{
+        GuardProgram, OnLimit, Orders, Outcome, Passage, SuperviseError, Surroundings, end_like, run,
+        run_guard,
+    };
+    // The decision alone, for a program that acts by itself.
+    pub use crate::supervision::{Call, LimitWatch, TELL_LEVEL};
+}

@@ -6,7 +6,7 @@
 
 use crate::{
     Analyst, Assessment, RunFacts, Sample, TraceError, TraceWriter,
-    probe::{Need, Probe, ProbeError, Snapshot},
+    sampling::{Need, Probe, ProbeError, Snapshot},
     steps::{LogFollower, StepBoard},
 };
 use serde::Serialize;
@@ -35,8 +35,20 @@ pub struct Recorder {
     start: Instant,
     /// The tree's own memory at the last reading.
     last: u64,
-    /// The highest look since then, and when it was.
-    highest: Option<(f64, Snapshot)>,
+    /// The highest look since then.
+    highest: Option<HighestLook>,
+}
+
+/// A look that was not recorded, and the second at which it was taken.
+struct HighestLook {
+    t: f64,
+    snapshot: Snapshot,
+}
+
+impl HighestLook {
+    fn owned(&self) -> u64 {
+        self.snapshot.sample.owned()
+    }
 }
 
 impl Recorder {
@@ -81,8 +93,8 @@ impl Recorder {
     pub fn tick(&mut self) -> Result<Option<Reading>, ProbeError> {
         let Some(mut snapshot) = self.probe.snapshot()? else { return Ok(None) };
         let above = self.last.max(snapshot.sample.owned());
-        let peak = self.highest.take().filter(|(_, look)| look.sample.owned() > above);
-        snapshot.sample.peak = peak.map(|(t, look)| look.moment(t));
+        let peak = self.highest.take().filter(|highest| highest.owned() > above);
+        snapshot.sample.peak = peak.map(|highest| highest.snapshot.moment(highest.t));
         Ok(Some(self.record(snapshot, self.start.elapsed().as_secs_f64())))
     }
 
@@ -90,8 +102,9 @@ impl Recorder {
     pub fn look(&mut self, need: Need) -> Result<Option<Snapshot>, ProbeError> {
         let Some(snapshot) = self.probe.look(need)? else { return Ok(None) };
         let owned = snapshot.sample.owned();
-        if self.highest.as_ref().is_none_or(|(_, highest)| owned > highest.sample.owned()) {
-            self.highest = Some((self.start.elapsed().as_secs_f64(), snapshot.clone()));
+        if self.highest.as_ref().is_none_or(|highest| owned > highest.owned()) {
+            let t = self.start.elapsed().as_secs_f64();
+            self.highest = Some(HighestLook { t, snapshot: snapshot.clone() });
         }
         Ok(Some(snapshot))
     }
@@ -107,8 +120,8 @@ impl Recorder {
 
     /// After the end: records the highest look since the last reading, if it was above that reading.
     pub(crate) fn finish(&mut self) -> Option<Reading> {
-        let (t, snapshot) = self.highest.take().filter(|(_, look)| look.sample.owned() > self.last)?;
-        Some(self.record(snapshot, t))
+        let highest = self.highest.take().filter(|highest| highest.owned() > self.last)?;
+        Some(self.record(highest.snapshot, highest.t))
     }
 
     /// Places a snapshot in the run, writes it to the trace and judges it.
@@ -170,7 +183,7 @@ pub(crate) fn next_tick(last: Instant, interval: Duration, now: Instant) -> Inst
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::{CgroupMemory, Machine};
+    use crate::sampling::{CgroupMemory, Machine};
 
     #[test]
     fn the_natural_limit_is_the_nearer_of_machine_and_group() {

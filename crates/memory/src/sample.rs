@@ -78,7 +78,7 @@ impl Sample {
     }
 
     /// Whether the source told the kinds of memory apart.
-    pub fn is_split(&self) -> bool {
+    pub(crate) fn is_split(&self) -> bool {
         self.anon != 0 || self.file != 0 || self.shmem != 0 || self.swap != 0
     }
 }
@@ -136,7 +136,7 @@ pub struct RunFacts {
 
 impl RunFacts {
     /// The number of steps after which every row was seen once, where it is known.
-    pub fn epoch_steps(&self) -> Option<f64> {
+    pub(crate) fn epoch_steps(&self) -> Option<f64> {
         let derived = || match (self.dataset_size, self.samples_per_step) {
             (Some(rows), Some(per_step)) if rows > 0 && per_step > 0 => Some(rows as f64 / per_step as f64),
             _ => None,

@@ -72,7 +72,7 @@ pub(crate) fn number(text: &str, with_unit: bool) -> Option<f64> {
 
 /// The unit of numbers that say none, as a user names it: `B`, `kB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SizeUnit(pub u64);
+pub struct SizeUnit(pub(crate) u64);
 
 impl FromStr for SizeUnit {
     type Err = String;
@@ -86,7 +86,7 @@ impl FromStr for SizeUnit {
 
 /// The unit of times that say none, in seconds, as a user names it: `s`, `ms`, `us`, `ns`, `min`, `h`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TimeUnit(pub f64);
+pub struct TimeUnit(pub(crate) f64);
 
 impl FromStr for TimeUnit {
     type Err = String;

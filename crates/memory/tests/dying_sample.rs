@@ -2,7 +2,7 @@
 
 use garden_memory::{
     Analyst, RunFacts, Sample, Verdict,
-    report::{Run, text},
+    report::{self, Run},
 };
 
 #[test]
@@ -92,7 +92,7 @@ fn a_report_tells_what_was_resident_before_the_end() {
         let before_end = assessment.before_end.map(|before| (before.owned, before.resident));
         assert_eq!(before_end, Some((410_000_000, 500_000_000)), "{samples} samples");
         let run = Run { name: "a run".to_owned(), analyst, assessment };
-        let report = text::text(&run, text::Style { color: false, width: 80 });
+        let report = report::text(&run, report::Style { color: false, width: 80 });
         assert!(report.contains("; 500 MB resident, files it has mapped included"), "{report}");
     }
 }

@@ -2,7 +2,7 @@
 
 mod families;
 
-use garden_memory::{Analyst, RunFacts, Sample, TraceHeader, TraceWriter, report::Run};
+use garden_memory::{Analyst, RunFacts, Sample, TraceHeader, TraceOptions, TraceWriter, report::Run};
 
 #[test]
 fn asking_along_the_way_and_reading_the_file_afterwards_give_the_same_answer() {
@@ -21,7 +21,7 @@ fn asking_along_the_way_and_reading_the_file_afterwards_give_the_same_answer() {
                 live.assessment();
             }
         }
-        let read = Run::read(&path, &RunFacts::default()).expect("a run");
+        let read = Run::read(&path, &RunFacts::default(), &TraceOptions::default()).expect("a run");
         assert_eq!(live.assessment(), read.assessment, "{}", made.family);
     }
 }

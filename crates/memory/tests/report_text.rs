@@ -3,8 +3,8 @@
 //! `UPDATE=1 cargo test -p garden-memory --test report_text` writes it anew; look at the difference before it is kept.
 
 use garden_memory::{
-    RunFacts,
-    report::{Run, text},
+    RunFacts, TraceOptions,
+    report::{self, Run},
 };
 use std::path::Path;
 
@@ -16,8 +16,8 @@ fn shown(log: &str, color: bool) -> String {
         ..RunFacts::default()
     };
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let run = Run::read(data.join(log), &facts).expect("a run");
-    text::text(&run, text::Style { color, width: 80 })
+    let run = Run::read(data.join(log), &facts, &TraceOptions::default()).expect("a run");
+    report::text(&run, report::Style { color, width: 80 })
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_file_that_decides_nothing_is_not_to_be_watched() {
     let path = folder.path().join("short.csv");
     for rows in ["1,500\n", "1,500\n2,510\n3,520\n4,530\n5,545\n"] {
         std::fs::write(&path, format!("time_s,rss_mb\n{rows}")).expect("a written file");
-        let run = Run::read(&path, &RunFacts::default()).expect("a run");
+        let run = Run::read(&path, &RunFacts::default(), &TraceOptions::default()).expect("a run");
         let last = run.assessment.advice.last().expect("advice");
         assert!(last.as_str().contains("Record a longer part of the run"), "{last}");
     }

@@ -1,9 +1,7 @@
 //! A program that is not the command line supervises a command: this test, which is also its own guard.
 
 use garden_memory::{
-    Event, Observer, RunFacts, StopSignal,
-    record::Reading,
-    steps::StepPatterns,
+    Event, Observer, Reading, RunFacts, StepPatterns, StopSignal,
     supervise::{self, GuardProgram, OnLimit, Orders, Outcome, Passage, Surroundings},
 };
 use std::{ffi::OsString, sync::mpsc::channel, time::Duration};

@@ -99,7 +99,7 @@ fn training_logs_are_read_line_by_line() {
     let samples = read("run.log", log).expect("samples");
     let seen: Vec<_> = samples.iter().map(|sample| (sample.step, sample.rss)).collect();
     assert_eq!(seen, [(Some(10), 5_552_000_000), (Some(20), 1_610_612_736)]);
-    assert!(!samples[0].is_split() && samples[0].owned() == 5_552_000_000);
+    assert_eq!((samples[0].anon, samples[0].owned()), (0, 5_552_000_000), "the kinds are not told apart");
 
     assert!(error("run.log", "hello\nworld\n").contains("no memory figure in 2 lines"));
     assert!(

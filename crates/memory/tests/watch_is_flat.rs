@@ -1,6 +1,6 @@
 //! A watch keeps no more after many readings than after few. Alone in its process, so that the figure is its own.
 
-use garden_memory::{RunFacts, probe::Probe, record::Recorder, steps::StepBoard};
+use garden_memory::{Recorder, RunFacts, StepBoard, probe::Probe};
 
 #[test]
 fn watching_for_long_keeps_no_more_than_watching_for_short() {

@@ -3,8 +3,8 @@
 mod families;
 
 use garden_memory::{
-    Analyst, Assessment, RunFacts, Sample, TraceHeader, TraceWriter, Verdict,
-    report::{Run, text},
+    Analyst, Assessment, RunFacts, Sample, TraceHeader, TraceOptions, TraceWriter, Verdict,
+    report::{self, Run},
 };
 
 /// What no report says, whatever it is about.
@@ -75,10 +75,14 @@ fn reports_of_many_runs_neither_contradict_themselves_nor_break_the_grammar() {
             let mut writer = TraceWriter::create(&path, &header).expect("a trace");
             made.samples.iter().for_each(|sample| writer.append(sample).expect("a written sample"));
             drop(writer);
-            let run =
-                Run::read(&path, &RunFacts { limit: Some(64_000_000_000), ..made.facts }).expect("a run");
+            let run = Run::read(
+                &path,
+                &RunFacts { limit: Some(64_000_000_000), ..made.facts },
+                &TraceOptions::default(),
+            )
+            .expect("a run");
             let verdict = run.assessment.verdict;
-            let report = text::text(&run, text::Style { color: false, width: 100 });
+            let report = report::text(&run, report::Style { color: false, width: 100 });
             // Flags have two dashes, and a chart has none of these.
             let words = report
                 .split_whitespace()

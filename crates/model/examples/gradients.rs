@@ -3,9 +3,10 @@
 //! `BATCH` is a safetensors file with ids, labels, segments and grids (i32) and patches (u8); `OUT` gets the
 //! gradient of every trained tensor under PEFT's name. Prints the sums of the batch as one line of JSON.
 
-use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};
-use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
-use garden_model::{Adapter, Checkpoint, ModelConfig, ModelWeights, Precision};
+use garden_model::{
+    Adapter, Checkpoint, Dtype, Model, ModelConfig, ModelWeights, PackedBatch, Precision, Recompute, Session,
+    Shapes, TensorSpec, TensorWriter,
+};
 use safetensors::SafeTensors;
 use std::error::Error;
 use std::path::Path;

@@ -75,7 +75,7 @@ pub struct Located<'a> {
 
 impl Located<'_> {
     /// An error about this tensor.
-    pub fn fault(&self, problem: impl Into<String>) -> TensorFileError {
+    pub(crate) fn fault(&self, problem: impl Into<String>) -> TensorFileError {
         self.file.fault(self.name, problem)
     }
 
@@ -105,11 +105,6 @@ impl Checkpoint {
             }
         }
         Ok(Self { dir: dir.to_owned(), files, places })
-    }
-
-    /// The folder it was opened from.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// The files of tensors, in order.

@@ -61,7 +61,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::init::Preset;
+    use crate::new_model::Preset;
     use crate::parameters::Part;
     use std::convert::Infallible;
 

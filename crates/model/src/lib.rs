@@ -5,14 +5,14 @@
 //! before any arithmetic happens.
 //!
 //! The main path: [`ModelConfig::read`] and [`Checkpoint::open`] a folder, [`ModelWeights::load`] it, join it
-//! with an [`Adapter`] to a [`compute::Model`], and compute steps in a [`compute::Session`] or answers with a
-//! [`compute::Decoder`]. [`compute::MemoryPlan`] tells what a session will take; [`init`] makes new models,
-//! [`inspect`] looks at folders, and [`tensor_file`] reads and writes safetensors files.
+//! with an [`Adapter`] to a [`Model`], and compute steps in a [`Session`] or answers with a [`Decoder`].
+//! [`MemoryPlan`] tells what a session will take; [`init`] makes new models, [`inspect`] looks at folders,
+//! and [`TensorFile`] and [`TensorWriter`] read and write safetensors files.
 //!
 //! ```
-//! use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};
 //! use garden_model::init::{Plan, Preset};
 //! use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
+//! use garden_model::{Model, PackedBatch, Recompute, Session, Shapes};
 //!
 //! let folder = tempfile::tempdir()?;
 //! let path = folder.path().join("tiny");
@@ -36,33 +36,67 @@
 
 mod adapter_file;
 mod checkpoint;
-pub mod compute;
+mod compute;
 mod config;
 #[cfg(test)]
 mod grid_tests;
 mod held;
-pub mod init;
-pub mod inspect;
+mod inspection;
 mod lora;
+mod new_model;
 mod parameters;
 mod positions;
-pub mod random;
+mod random;
 mod sample;
-pub mod tensor_file;
+mod tensor_file;
 mod weights;
 mod windows;
 
-pub use adapter_file::{AdapterError, CONFIG as ADAPTER_CONFIG, WEIGHTS as ADAPTER_WEIGHTS};
+// The files of a model folder.
 pub use checkpoint::{Checkpoint, CheckpointError, Located};
 pub use config::{
     CHANNEL_DEVIATION, CHANNEL_MEAN, ConfigError, ModelConfig, Quantization, TextConfig, VisionConfig,
 };
-pub use held::Held;
-pub use lora::{Adapter, LayerGroups, LoraError, LoraPair, LoraSettings, target_pattern};
+pub use tensor_file::{
+    Dtype, TensorEntry, TensorFile, TensorFileError, TensorSpec, TensorWriter, first_not_finite,
+};
+
+// Every matrix and vector that a configuration asks for.
 pub use parameters::{Linear, MatrixShape, Parameter, Part, Role, parameters};
-pub use positions::{Grid, PositionError};
-pub use sample::{SampleError, Sampler};
+
+// Weights in memory, and the bytes they take.
+pub use held::Held;
 pub use weights::{
     LinearWeights, MlpWeights, ModelWeights, Precision, TextLayerWeights, TextWeights, VisionBlockWeights,
     VisionWeights, read_matrix,
 };
+
+// Adapters, and their two files.
+pub use adapter_file::{AdapterError, CONFIG as ADAPTER_CONFIG, WEIGHTS as ADAPTER_WEIGHTS};
+pub use lora::{Adapter, LayerGroups, LoraError, LoraPair, LoraSettings, target_pattern};
+
+// Steps: forward and backward in one planned arena.
+pub use compute::{
+    BatchError, LossSums, Model, PackedBatch, Recompute, Session, SessionError, Shapes, Stage,
+    TrainableTensor,
+};
+pub use positions::{Grid, PositionError};
+
+// The memory of a session, before it is taken.
+pub use compute::{MemoryPlan, PlanError, PlanRequest, trained_shapes};
+
+// Answers, a token at a time.
+pub use compute::Decoder;
+pub use sample::{SampleError, Sampler};
+
+/// New models with random weights, in folders that Hugging Face loads as they are.
+pub mod init {
+    pub use crate::new_model::{InitError, NewModel, Plan, Preset};
+}
+
+/// What a checkpoint, an adapter or a file of tensors is, and what is wrong with it.
+pub mod inspect {
+    pub use crate::inspection::{
+        AdapterReport, FileReport, InspectError, ModelReport, PartReport, Report, Sizes, inspect,
+    };
+}

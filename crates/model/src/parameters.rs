@@ -79,7 +79,7 @@ impl MatrixShape {
 
 impl Parameter {
     /// Its shape as a matrix: the first dimension, and all others together.
-    pub fn matrix(&self) -> MatrixShape {
+    pub(crate) fn matrix(&self) -> MatrixShape {
         match &*self.shape {
             [rows, rest @ ..] if !rest.is_empty() => {
                 MatrixShape { rows: *rows, columns: rest.iter().product() }

@@ -72,7 +72,7 @@ pub struct TensorEntry {
 
 impl TensorEntry {
     /// Number of elements.
-    pub fn elements(&self) -> usize {
+    pub(crate) fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
@@ -101,7 +101,7 @@ impl TensorFile {
     }
 
     /// Where the file is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -111,7 +111,7 @@ impl TensorFile {
     }
 
     /// The strings in the header's `__metadata__`.
-    pub fn metadata(&self) -> &BTreeMap<String, String> {
+    pub(crate) fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
@@ -135,7 +135,7 @@ impl TensorFile {
     }
 
     /// The whole file as memory; pages come in when they are touched.
-    pub fn map(&self) -> Result<Arc<Mmap>, TensorFileError> {
+    pub(crate) fn map(&self) -> Result<Arc<Mmap>, TensorFileError> {
         if let Some(map) = self.map.get() {
             return Ok(map.clone());
         }
@@ -145,7 +145,7 @@ impl TensorFile {
     }
 
     /// An error about tensor `name` of this file.
-    pub fn fault(&self, name: &str, problem: impl Into<String>) -> TensorFileError {
+    pub(crate) fn fault(&self, name: &str, problem: impl Into<String>) -> TensorFileError {
         TensorFileError::Tensor { path: self.path.clone(), tensor: name.to_owned(), problem: problem.into() }
     }
 }

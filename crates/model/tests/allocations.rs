@@ -1,9 +1,11 @@
 //! After the first step nothing of a tensor's size is allocated; the arena says what it holds.
 
 use garden_engine::CountingAllocator;
-use garden_model::compute::{Model, PackedBatch, Recompute, Session, Shapes};
-use garden_model::init::{Plan, Preset};
-use garden_model::{Adapter, Checkpoint, LayerGroups, LoraSettings, ModelWeights, Precision};
+use garden_model::{
+    Adapter, Checkpoint, LayerGroups, LoraSettings, Model, ModelWeights, PackedBatch, Precision, Recompute,
+    Session, Shapes,
+    init::{Plan, Preset},
+};
 
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();

@@ -3,11 +3,12 @@
 mod common;
 
 use common::{Layout, PLAIN, Tensors, load_model, manifest, weight, write_model};
-use garden_engine::nf4::{Nf4, Scales};
 use garden_engine::{Elements, StoredAs, Weight, stored_bytes};
-use garden_model::random::Stream;
-use garden_model::tensor_file::{Dtype, TensorEntry, TensorFile, TensorSpec, TensorWriter};
-use garden_model::{Checkpoint, ModelConfig, ModelWeights, Precision};
+use garden_engine::{Nf4, Nf4Scales};
+use garden_model::{
+    Checkpoint, Dtype, ModelConfig, ModelWeights, Precision, TensorEntry, TensorFile, TensorSpec,
+    TensorWriter,
+};
 use std::path::Path;
 
 #[test]
@@ -94,7 +95,7 @@ fn bitsandbytes_checkpoints_dequantise_as_bitsandbytes_does() {
         let (Elements::Nf4(ours), Elements::Nf4(nested)) = (ours.elements(), nested.elements()) else {
             panic!("{name} is not NF4")
         };
-        assert!(matches!(ours.scales(), Scales::Plain(_)), "{name}");
+        assert!(matches!(ours.scales(), Nf4Scales::Plain(_)), "{name}");
         assert_eq!(ours.packed(), nested.packed(), "{name}: only the scales differ between the two forms");
     }
 }
@@ -133,7 +134,7 @@ fn quantising_on_load_gives_the_bytes_bitsandbytes_gives() {
     let parts = |weight: &Weight| -> (Vec<u8>, Vec<u8>, Vec<f32>, f32) {
         let Elements::Nf4(nf4) = weight.elements() else { panic!("not NF4") };
         let nf4: &Nf4 = nf4;
-        let Scales::Nested { codes, scales, offset, .. } = nf4.scales() else { panic!("not nested") };
+        let Nf4Scales::Nested { codes, scales, offset, .. } = nf4.scales() else { panic!("not nested") };
         (nf4.packed().to_vec(), codes.to_vec(), scales.to_vec(), *offset)
     };
     for ((name, ours), (_, theirs)) in first_layer(&ours).into_iter().zip(first_layer(&theirs)) {
@@ -402,7 +403,7 @@ fn damaged_headers_never_panic() {
     let whole = std::fs::read(&path).unwrap();
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let config = model.config();
-    let noise = Stream::new(7, "damage");
+    let noise = common::random::Stream::new(7, "damage");
     let mut refused = 0;
     for round in 0..400u64 {
         let mut bytes = whole.clone();

@@ -3,9 +3,7 @@
 mod common;
 
 use common::{PLAIN, Packed, adapter, goldens, load_model, lora_model, picture, relative};
-use garden_model::Precision;
-use garden_model::Sampler;
-use garden_model::compute::{Decoder, Model};
+use garden_model::{Decoder, Model, Precision, Sampler};
 
 #[test]
 fn logits_after_every_prompt_are_hugging_faces() {

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{PLAIN, manifest, write_adapter, write_model};
-use garden_model::inspect::{Report, inspect};
-use garden_model::tensor_file::Dtype;
+use garden_model::{
+    Dtype,
+    inspect::{Report, inspect},
+};
 
 #[test]
 fn a_quantised_checkpoint_is_told_as_such() {

@@ -3,9 +3,7 @@
 mod common;
 
 use common::{Layout, Named, PLAIN, Tensors, manifest, write_adapter};
-use garden_model::AdapterError;
-use garden_model::tensor_file::Dtype;
-use garden_model::{Adapter, LayerGroups, LoraSettings, ModelConfig, target_pattern};
+use garden_model::{Adapter, AdapterError, Dtype, LayerGroups, LoraSettings, ModelConfig, target_pattern};
 use serde_json::json;
 use std::path::Path;
 

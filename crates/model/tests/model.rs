@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Model as Golden, PLAIN, Packed, Tensors, adapter, goldens, load_model, lora_model, relative};
-use garden_model::compute::{
-    LossSums, MemoryPlan, Model, PackedBatch, PlanRequest, Recompute, Session, Shapes, Stage,
+use garden_model::{
+    Adapter, Checkpoint, LoraSettings, LossSums, MemoryPlan, Model, ModelConfig, ModelWeights, PackedBatch,
+    PlanRequest, Precision, Recompute, Session, Shapes, Stage, target_pattern,
 };
-use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision, target_pattern};
 
 /// Large enough for every golden batch.
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };

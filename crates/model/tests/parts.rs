@@ -4,8 +4,7 @@
 mod common;
 
 use common::{Layout, Model as Golden, PLAIN, Packed, adapter, goldens, load_model, relative};
-use garden_model::Precision;
-use garden_model::compute::{Model, Recompute, Session, Shapes};
+use garden_model::{Model, Precision, Recompute, Session, Shapes};
 use safetensors::Dtype;
 
 const SHAPES: Shapes = Shapes { tokens: 128, patches: 256, labels: 32 };

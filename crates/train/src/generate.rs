@@ -10,8 +10,8 @@ use garden_data::{
     ProcessorError, Purpose, Recipe, Role, TextError, Turn,
 };
 use garden_model::{
-    Adapter, AdapterError, CheckpointError, Grid, ModelWeights, Precision, SampleError, Sampler,
-    compute::{Decoder, Model, SessionError},
+    Adapter, AdapterError, CheckpointError, Decoder, Grid, Model, ModelWeights, Precision, SampleError,
+    Sampler, SessionError,
 };
 use serde::{Deserialize, Serialize};
 use std::{

@@ -10,10 +10,9 @@ use crate::{
     trainer::{BoxError, Callback, Control, LogEntry, StepFacts, StopReason, TrainerState},
 };
 use garden_memory::{
-    Assessment, RunFacts, SupervisorLink, TraceHeader, TraceWriter,
+    Assessment, Progress, Reading, Recorder, RunFacts, StepBoard, StepSource, SupervisorLink, TraceHeader,
+    TraceWriter, natural_limit,
     probe::Probe,
-    record::{Reading, Recorder, natural_limit},
-    steps::{Progress, Source, StepBoard},
     supervise::{Call, LimitWatch},
 };
 use serde::{Deserialize, Serialize};
@@ -274,8 +273,10 @@ impl Callback for MemoryMonitor<'_, '_> {
         self.recorder.write_to(TraceWriter::create(self.folder.join(MEMORY_TRACE), &header)?);
         self.start = Instant::now();
         if state.global_step > 0 {
-            self.board
-                .report(Source::Socket, Progress { step: Some(state.global_step), ..Progress::default() });
+            self.board.report(
+                StepSource::Socket,
+                Progress { step: Some(state.global_step), ..Progress::default() },
+            );
         }
         self.sample()?;
         self.announce(state.global_step);
@@ -290,7 +291,7 @@ impl Callback for MemoryMonitor<'_, '_> {
     ) -> Result<(), BoxError> {
         let progress =
             Progress { step: Some(state.global_step), epoch: Some(state.epoch), ..Progress::default() };
-        self.board.report(Source::Socket, progress);
+        self.board.report(StepSource::Socket, progress);
         self.link.tell_step(state.global_step, state.epoch);
         if let Some(reason) = self.link.limit_notice() {
             self.act(reason, control);

@@ -1,14 +1,15 @@
 //! Advice about the errors of `garden-memory`, and the flags for the settings that its sentences are about.
 
 use super::Advice;
-use garden_memory::{Assessment, Setting, TraceError, supervise::SuperviseError};
+use garden_memory::{Assessment, Setting, TraceError, probe::ProbeError, supervise::SuperviseError};
 use std::error::Error;
 
 /// What the command line adds to an error of `garden-memory`.
 pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
     let trace = error.downcast_ref().and_then(about_trace);
     let supervise = || error.downcast_ref().and_then(about_supervision);
-    trace.or_else(supervise).map(|words| Advice::Also(words.to_owned()))
+    let probe = || error.downcast_ref().and_then(about_probing);
+    trace.or_else(supervise).or_else(probe).map(|words| Advice::Also(words.to_owned()))
 }
 
 fn about_trace(error: &TraceError) -> Option<&'static str> {
@@ -28,6 +29,13 @@ fn about_trace(error: &TraceError) -> Option<&'static str> {
 fn about_supervision(error: &SuperviseError) -> Option<&'static str> {
     match error {
         SuperviseError::NoCommand => Some("write it after --"),
+        _ => None,
+    }
+}
+
+fn about_probing(error: &ProbeError) -> Option<&'static str> {
+    match error {
+        ProbeError::NothingFound { .. } => Some("watch one by its number with --pid"),
         _ => None,
     }
 }
@@ -56,6 +64,8 @@ mod tests {
         assert!(
             matches!(advice(&SuperviseError::NoCommand), Some(Advice::Also(words)) if words.contains("--"))
         );
+        let nothing_found = ProbeError::NothingFound { passed_over: Vec::new() };
+        assert!(matches!(advice(&nothing_found), Some(Advice::Also(words)) if words.contains("--pid")));
         assert_eq!(advice(&TraceError::Empty { path: "run.csv".into() }), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Advice about the errors of `garden-model`, and about merging.
 
 use super::Advice;
-use garden_model::{CheckpointError, ConfigError, LoraError, compute::PlanError, init::InitError};
+use garden_model::{CheckpointError, ConfigError, LoraError, PlanError, init::InitError};
 use garden_train::{MergeError, RunError, SourceError};
 use std::error::Error;
 

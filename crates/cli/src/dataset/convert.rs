@@ -4,7 +4,7 @@ use super::flags::SourceFlags;
 use crate::progress::Bars;
 use anyhow::{Result, ensure};
 use garden_data::{Dataset, convert};
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,

@@ -5,7 +5,7 @@ use crate::progress::Bars;
 use anyhow::Result;
 use clap::ValueEnum;
 use garden_data::{CreateKind, CreateOptions, create_dataset};
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
     Answer, Assessment,
-    report::{html, svg, text},
+    report::{self, Style},
 };
 use serde::Serialize;
 use std::{
@@ -78,13 +78,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let run = args.reading.read(&args.file, &args.known.facts_of_file()?)?;
     let limit = run.analyst.facts().limit;
     if let Some(path) = &args.svg {
-        save(path, &svg::svg(&run))?;
+        save(path, &report::svg(&run))?;
     }
     if let Some(path) = &args.html {
-        save(path, &html::html(std::slice::from_ref(&run)))?;
+        save(path, &report::html(std::slice::from_ref(&run)))?;
     }
     let output = match args.format {
-        Format::Text => text::text(&run, style()),
+        Format::Text => report::text(&run, style()),
         Format::Json => {
             let samples = run.analyst.samples();
             let answered = Answered { name: &run.name, samples, limit, assessment: &run.assessment };
@@ -110,11 +110,11 @@ pub(super) fn save(path: &Path, content: &str) -> Result<()> {
 }
 
 /// How the terminal wants its text.
-pub(super) fn style() -> text::Style {
+pub(super) fn style() -> Style {
     const USUAL_WIDTH: u16 = 80;
     let terminal = stdout().is_terminal();
     let width = ratatui::crossterm::terminal::size().map_or(USUAL_WIDTH, |(columns, _)| columns);
-    text::Style {
+    Style {
         color: terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         width: usize::from(if terminal { width } else { USUAL_WIDTH }),
     }

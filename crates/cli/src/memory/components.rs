@@ -3,7 +3,7 @@
 use super::{isolate::signed, trials::Trials};
 use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{ByteSize, RunFacts, Verdict, listen, record::Reading, supervise::Passage};
+use garden_memory::{ByteSize, Reading, RunFacts, Verdict, listen, supervise::Passage};
 use garden_model::init::{Plan, Preset};
 use garden_train::isolate::{Component, Host, Measured, Trial, Work, measure, run_component};
 use serde::Serialize;

@@ -4,7 +4,7 @@
 use super::{components, options::parse_interval, trials::Trials};
 use crate::{advice::memory::name_flags, dataset::flags::SourceFlags, exit, progress::Format};
 use anyhow::{Context, Result, bail};
-use garden_memory::{ByteSize, RunFacts, Verdict, listen, record::Reading, supervise::Passage};
+use garden_memory::{ByteSize, Reading, RunFacts, Verdict, listen, supervise::Passage};
 use garden_train::isolate::{Difference, Host, Measured, Trial, compare, measure};
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel, time::Duration};
 

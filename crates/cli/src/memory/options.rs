@@ -8,12 +8,10 @@ use crate::advice::memory::name_flags;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use garden_memory::{
-    ByteSize, RunFacts, TraceHeader, TraceWriter,
+    ByteSize, LinePattern, RunFacts, SizeUnit, StepPatterns, TimeUnit, TraceHeader, TraceOptions,
+    TraceWriter,
     probe::{memory_available, memory_ceiling},
     report::Run,
-    steps::{LinePattern, StepPatterns},
-    trace::ReadOptions,
-    units::{SizeUnit, TimeUnit},
 };
 use std::{
     io::{IsTerminal, stdout},
@@ -128,7 +126,7 @@ pub struct Reading {
 impl Reading {
     /// Reads a file and judges it; what is said of it names the flags that help.
     pub fn read(&self, path: &Path, told: &RunFacts) -> Result<Run> {
-        let options = ReadOptions {
+        let options = TraceOptions {
             steps: self.patterns.steps(),
             memory: self.memory_pattern.clone(),
             column: self.column.clone(),
@@ -136,7 +134,7 @@ impl Reading {
             unit: self.unit,
             time_unit: self.time_unit,
         };
-        let mut run = Run::read_with(path, told, &options)?;
+        let mut run = Run::read(path, told, &options)?;
         name_flags(&mut run.assessment);
         Ok(run)
     }

@@ -5,7 +5,7 @@
 //! and are let pass.
 
 use anyhow::{Context, Result, bail};
-use garden_memory::trace;
+use garden_memory::may_replace_trace;
 use std::{
     ffi::{OsStr, OsString},
     fs,
@@ -84,7 +84,7 @@ pub fn refuse(inputs: &[Input], outputs: &[Option<Output<'_>>]) -> Result<()> {
 pub fn refuse_foreign(flag: &str, path: &Path) -> Result<()> {
     let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
     let replaceable =
-        !is_file || trace::may_replace(path).with_context(|| format!("cannot read {}", path.display()))?;
+        !is_file || may_replace_trace(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !replaceable {
         let path = path.display();
         bail!("{flag} {path} exists and is not a trace: give another name, or remove the file first");

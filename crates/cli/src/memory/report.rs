@@ -6,7 +6,7 @@ use super::{
     overwrite::{self, Input, Output},
 };
 use anyhow::{Context, Result};
-use garden_memory::report::{Run, html, svg};
+use garden_memory::report::{self, Run};
 use std::{path::PathBuf, process::ExitCode};
 
 const EXAMPLES: &str = "\
@@ -46,10 +46,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let runs: Vec<Run> =
         args.traces.iter().map(|path| args.reading.read(path, &told)).collect::<Result<_>>()?;
     if let Some(path) = &args.html {
-        save(path, &html::html(&runs))?;
+        save(path, &report::html(&runs))?;
     }
     if let Some(path) = &args.svg {
-        let picture = svg::overlay(&args.title, &runs)
+        let picture = report::overlay(&args.title, &runs)
             .context("the runs cannot share a picture: one tells only steps, another only time")?;
         save(path, &picture)?;
     }

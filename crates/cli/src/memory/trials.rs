@@ -1,7 +1,7 @@
 //! How far a series of trials is: a bar on a terminal, a line for each trial elsewhere.
 
 use crate::progress::Format;
-use garden_memory::{ByteSize, record::Reading, report::scale::duration};
+use garden_memory::{ByteSize, Reading, report::duration};
 use garden_train::isolate::Measured;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{

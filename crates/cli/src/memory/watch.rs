@@ -7,10 +7,8 @@ use super::{
 };
 use anyhow::{Context, Result};
 use garden_memory::{
-    StepSocket,
+    LogFollower, Recorder, StepBoard, StepSocket,
     probe::{Probe, find_training},
-    record::Recorder,
-    steps::{LogFollower, StepBoard},
 };
 use std::{path::PathBuf, process::ExitCode, sync::mpsc::channel};
 

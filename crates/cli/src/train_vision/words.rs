@@ -4,7 +4,7 @@
 //! the library.
 
 use crate::advice;
-use garden_memory::{ByteSize, units::counted};
+use garden_memory::{ByteSize, counted};
 use garden_train::{
     Method,
     events::{End, EndReason, Evaluation, ImageSize, Log, ModelLoaded, Note, RowsSurveyed},

@@ -1,6 +1,6 @@
 //! NF4 against bitsandbytes, bit for bit: codes, scales, offset, map and the values they stand for.
 
-use super::{Nf4, Scales};
+use super::{Nf4, Nf4Scales};
 use crate::DynamicMap;
 use serde_json::Value;
 
@@ -43,13 +43,15 @@ fn codes_and_scales_are_bitsandbytes_own() {
         let values = values(count, seed);
         let nf4 = Nf4::quantise(&values).unwrap();
         assert_eq!(digest(nf4.packed()), case["packed"], "codes of {count}");
-        let Scales::Nested { codes, scales, offset, .. } = nf4.scales() else { panic!("nested by default") };
+        let Nf4Scales::Nested { codes, scales, offset, .. } = nf4.scales() else {
+            panic!("nested by default")
+        };
         assert_eq!(u64::from(offset.to_bits()), case["offset"], "offset of {count}");
         assert_eq!(digest(codes), case["scale_codes"], "scale codes of {count}");
         let bits: Vec<u32> = scales.iter().map(|s| s.to_bits()).collect();
         assert_eq!(serde_json::json!(bits), case["nested_scales"], "nested scales of {count}");
 
-        let Scales::Plain(plain) = Nf4::quantise_plain(&values).unwrap().scales().clone() else {
+        let Nf4Scales::Plain(plain) = Nf4::quantise_plain(&values).unwrap().scales().clone() else {
             panic!("plain when asked")
         };
         assert_eq!(digest_f32(&plain), case["plain_scales"], "plain scales of {count}");

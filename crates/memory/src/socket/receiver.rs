@@ -5,7 +5,7 @@
 //! otherwise ignored. A receiver that does not listen never holds us up.
 
 use super::protocol::{LONGEST_MESSAGE, SupervisorMessage, progress};
-use crate::steps::{Source, StepBoard};
+use crate::steps::{StepBoard, StepSource};
 use std::{
     io,
     net::Shutdown,
@@ -52,7 +52,7 @@ impl StepSocket {
     }
 
     /// Where callbacks write to.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -64,7 +64,8 @@ impl StepSocket {
     }
 
     /// Messages that could not be read so far.
-    pub fn unreadable(&self) -> u64 {
+    #[cfg(test)]
+    fn unreadable(&self) -> u64 {
         lock(&self.shared).unreadable
     }
 }
@@ -108,7 +109,7 @@ fn listen(socket: &UnixDatagram, board: &StepBoard, shared: &Mutex<Shared>) {
 
 fn take_in(bytes: &[u8], board: &StepBoard) -> bool {
     let progress = progress(bytes);
-    progress.map(|progress| board.report(Source::Socket, progress)).is_some()
+    progress.map(|progress| board.report(StepSource::Socket, progress)).is_some()
 }
 
 fn remember(listeners: &mut Vec<SocketAddr>, sender: SocketAddr) {

@@ -5,7 +5,7 @@
 //! lines with which a trainer begins (`Num examples = 663`). A line that says nothing of these reports
 //! nothing.
 
-use super::{LinePattern, Progress, Source, StepPatterns, bars::BarFollower};
+use super::{LinePattern, Progress, StepPatterns, StepSource, bars::BarFollower};
 use regex::Regex;
 use std::{borrow::Cow, sync::LazyLock};
 
@@ -53,13 +53,13 @@ impl LineReader {
     }
 
     /// Reports what a line says, in the order of trust.
-    pub(crate) fn read(&mut self, line: &str, mut report: impl FnMut(Source, Progress)) {
+    pub(crate) fn read(&mut self, line: &str, mut report: impl FnMut(StepSource, Progress)) {
         let line = plain(line);
         if self.patterns.step.is_none() {
             self.read_known(&line, &mut report);
         }
         if let Some(progress) = self.by_pattern(&line) {
-            report(Source::Pattern, progress);
+            report(StepSource::Pattern, progress);
         }
     }
 
@@ -77,11 +77,11 @@ impl LineReader {
         (progress != Progress::default()).then_some(progress)
     }
 
-    fn read_known(&mut self, line: &str, report: &mut impl FnMut(Source, Progress)) {
+    fn read_known(&mut self, line: &str, report: &mut impl FnMut(StepSource, Progress)) {
         let bar = self.bars.line(line);
         let shows_bar = bar.is_some() || self.bars.is_bar(line);
         if let Some(progress) = bar {
-            report(Source::Bar, progress);
+            report(StepSource::Bar, progress);
         }
         let told = if line.contains('{') && line.contains(['\'', '"']) {
             dictionary(line)
@@ -92,7 +92,7 @@ impl LineReader {
             self.facts(line).or_else(|| words(line))
         };
         if let Some(progress) = told {
-            report(Source::Log, progress);
+            report(StepSource::Log, progress);
         }
     }
 

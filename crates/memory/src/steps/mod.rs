@@ -15,7 +15,7 @@ mod tools;
 
 pub(crate) use lines::{LineReader, plain};
 pub use log::{LogError, LogFollower};
-pub use output::OutputParser;
+pub(crate) use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
 
 use crate::RunFacts;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Who said it, least trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum StepSource {
     /// A progress bar, which may be that of something else.
     Bar,
     /// A log line such as `Step 10: ...` or a trainer's dictionary.
@@ -53,7 +53,7 @@ pub struct Progress {
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Position {
+pub(crate) struct Position {
     /// Optimizer step.
     pub step: Option<u64>,
     /// Epochs done, with their fraction.
@@ -64,10 +64,10 @@ pub struct Position {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Told<T> {
     value: T,
-    by: Source,
+    by: StepSource,
 }
 
-fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: Source) {
+fn tell<T>(slot: &mut Option<Told<T>>, value: Option<T>, by: StepSource) {
     if let Some(value) = value
         && slot.as_ref().is_none_or(|told| told.by <= by)
     {
@@ -94,11 +94,11 @@ struct Steps {
 }
 
 impl Steps {
-    fn tell(&mut self, step: u64, by: Source) {
-        if by == Source::Bar {
+    fn tell(&mut self, step: u64, by: StepSource) {
+        if by == StepSource::Bar {
             self.advances = self.advances.saturating_add(u32::from(step > self.shown));
             self.shown = step;
-            let guessed = self.told.is_some_and(|told| told.by == Source::Log);
+            let guessed = self.told.is_some_and(|told| told.by == StepSource::Log);
             if guessed && self.advances > SILENCE.max(self.most_advances.saturating_mul(2)) {
                 self.told = None;
             }
@@ -124,7 +124,7 @@ pub struct StepBoard(Arc<Mutex<State>>);
 
 impl StepBoard {
     /// Takes in what a source says.
-    pub fn report(&self, by: Source, progress: Progress) {
+    pub fn report(&self, by: StepSource, progress: Progress) {
         let mut state = self.state();
         if let Some(step) = progress.step {
             state.step.tell(step, by);
@@ -140,7 +140,7 @@ impl StepBoard {
     }
 
     /// Where the run stands; the epoch is computed from `facts` where nobody tells it.
-    pub fn now(&self, facts: &RunFacts) -> Position {
+    pub(crate) fn now(&self, facts: &RunFacts) -> Position {
         let state = self.state();
         let step = state.step.told.map(|told| told.value);
         let derived = || Some(step? as f64 / facts.epoch_steps()?);
@@ -148,7 +148,7 @@ impl StepBoard {
     }
 
     /// `given` completed with what the sources said of the run; what the user gave stands.
-    pub fn facts(&self, given: &RunFacts) -> RunFacts {
+    pub(crate) fn facts(&self, given: &RunFacts) -> RunFacts {
         let state = self.state();
         RunFacts {
             dataset_size: given.dataset_size.or(state.dataset_size.map(|told| told.value)),
@@ -160,7 +160,7 @@ impl StepBoard {
     }
 
     /// Forgets the position, for a command that starts again.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let mut state = self.state();
         state.step = Steps::default();
         state.epoch = None;
@@ -184,17 +184,17 @@ mod tests {
     fn a_better_source_silences_the_lesser() {
         let board = StepBoard::default();
         let facts = RunFacts::default();
-        board.report(Source::Bar, step(500));
+        board.report(StepSource::Bar, step(500));
         assert_eq!(board.now(&facts).step, Some(500));
-        board.report(Source::Socket, step(7));
-        board.report(Source::Bar, step(501));
+        board.report(StepSource::Socket, step(7));
+        board.report(StepSource::Bar, step(501));
         assert_eq!(board.now(&facts).step, Some(7));
         board.restart();
         assert_eq!(board.now(&facts), Position::default());
     }
 
     /// The steps that the board shows while reports come in.
-    fn shown(reports: impl IntoIterator<Item = (Source, u64)>) -> Vec<u64> {
+    fn shown(reports: impl IntoIterator<Item = (StepSource, u64)>) -> Vec<u64> {
         let board = StepBoard::default();
         let show = |(by, number)| {
             board.report(by, step(number));
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn a_log_line_that_was_no_step_does_not_silence_the_bar_for_good() {
-        let start_up = [(Source::Log, 1), (Source::Log, 2)];
-        let bar = (1..=8).map(|step| (Source::Bar, step));
+        let start_up = [(StepSource::Log, 1), (StepSource::Log, 2)];
+        let bar = (1..=8).map(|step| (StepSource::Bar, step));
         assert_eq!(shown(start_up.into_iter().chain(bar)), [1, 2, 2, 2, 2, 2, 2, 6, 7, 8]);
     }
 
@@ -214,8 +214,8 @@ mod tests {
     fn a_log_that_speaks_rarely_is_still_the_better_source() {
         // The bar counts micro-batches, four to a step, and the log has a line every ten steps.
         let reports = (1..=400).flat_map(|batch| {
-            let line = (batch % 40 == 0).then_some((Source::Log, batch / 4));
-            [(Source::Bar, batch)].into_iter().chain(line)
+            let line = (batch % 40 == 0).then_some((StepSource::Log, batch / 4));
+            [(StepSource::Bar, batch)].into_iter().chain(line)
         });
         let steps = shown(reports);
         assert!(steps[40..].iter().all(|step| step % 10 == 0 && *step <= 100), "{steps:?}");
@@ -223,8 +223,8 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_stands() {
-        let bar = (1..=100).map(|step| (Source::Bar, step));
-        for by in [Source::Pattern, Source::Socket] {
+        let bar = (1..=100).map(|step| (StepSource::Bar, step));
+        for by in [StepSource::Pattern, StepSource::Socket] {
             assert_eq!(shown([(by, 7)].into_iter().chain(bar.clone())).last(), Some(&7));
         }
     }
@@ -232,10 +232,10 @@ mod tests {
     #[test]
     fn the_epoch_follows_from_the_step_where_nobody_says_it() {
         let board = StepBoard::default();
-        board.report(Source::Log, step(20));
+        board.report(StepSource::Log, step(20));
         let facts = RunFacts { dataset_size: Some(80), samples_per_step: Some(2), ..RunFacts::default() };
         assert_eq!(board.now(&facts), Position { step: Some(20), epoch: Some(0.5) });
-        board.report(Source::Log, Progress { epoch: Some(0.75), ..Progress::default() });
+        board.report(StepSource::Log, Progress { epoch: Some(0.75), ..Progress::default() });
         assert_eq!(board.now(&facts), Position { step: Some(20), epoch: Some(0.75) });
     }
 
@@ -249,7 +249,7 @@ mod tests {
             steps_per_epoch: Some(-1.0),
             ..Progress::default()
         };
-        board.report(Source::Socket, nonsense);
+        board.report(StepSource::Socket, nonsense);
         assert_eq!(board.facts(&RunFacts::default()), RunFacts::default());
         assert_eq!(board.now(&RunFacts::default()), Position::default());
     }
@@ -258,7 +258,7 @@ mod tests {
     fn what_the_user_gave_stands() {
         let board = StepBoard::default();
         board.report(
-            Source::Socket,
+            StepSource::Socket,
             Progress { dataset_size: Some(9), samples_per_step: Some(3), ..Progress::default() },
         );
         let given = RunFacts { dataset_size: Some(663), ..RunFacts::default() };

@@ -10,7 +10,7 @@ use super::{StepBoard, StepPatterns, lines::LineReader};
 const LONGEST_LINE: usize = 4096;
 
 /// Reads one stream of a command's output.
-pub struct OutputParser {
+pub(crate) struct OutputParser {
     board: StepBoard,
     line: Vec<u8>,
     too_long: bool,

@@ -17,7 +17,7 @@ mod table_writers;
 mod writer;
 mod writers;
 
-pub use options::ReadOptions;
+pub use options::TraceOptions;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
@@ -53,7 +53,7 @@ impl TraceHeader {
 }
 
 /// Whether a new trace may take the place of the file at `path`: if that is a trace, or empty.
-pub fn may_replace(path: &Path) -> io::Result<bool> {
+pub fn may_replace_trace(path: &Path) -> io::Result<bool> {
     // Enough for the key that every header begins with.
     const BEGINNING: u64 = 64;
     let mut beginning = Vec::new();
@@ -171,10 +171,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         drop(TraceWriter::create(&path, &TraceHeader::new("run", RunFacts::default())).unwrap());
-        assert!(may_replace(&path).unwrap());
+        assert!(may_replace_trace(&path).unwrap());
         for (content, replaceable) in [("", true), ("print('train')\n", false), ("{\"image\": 1}\n", false)] {
             fs::write(&path, content).unwrap();
-            assert_eq!(may_replace(&path).unwrap(), replaceable, "{content}");
+            assert_eq!(may_replace_trace(&path).unwrap(), replaceable, "{content}");
         }
     }
 }

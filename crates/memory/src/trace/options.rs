@@ -8,7 +8,7 @@ use crate::{
 
 /// How a file is to be read; the default is by what it says itself.
 #[derive(Debug, Clone, Default)]
-pub struct ReadOptions {
+pub struct TraceOptions {
     /// Where steps and epochs stand in the lines of a log.
     pub steps: StepPatterns,
     /// Where memory stands in the lines of a log: the group named `memory`, or the first, is the number; the

@@ -11,7 +11,7 @@ use super::{
     formats::{Beginning, FORMATS, LineParser, Opened, TraceFormat},
     input::Input,
     lines::Lines,
-    options::ReadOptions,
+    options::TraceOptions,
     survey::Order,
 };
 use crate::{ByteSize, RunFacts, Sample, sentence::Sentence, units::part};
@@ -56,11 +56,11 @@ impl TraceReader {
     /// Opens a trace, or standard input for `-`, and finds out its format; the samples are then read by
     /// iterating.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
-        Self::open_with(path, &ReadOptions::default())
+        Self::open_with(path, &TraceOptions::default())
     }
 
     /// The same, with what the user says of the file.
-    pub fn open_with(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TraceError> {
+    pub fn open_with(path: impl AsRef<Path>, options: &TraceOptions) -> Result<Self, TraceError> {
         let input = Input::open(path.as_ref())?;
         let Recognised { format, opened, header_parts } = recognise(&input, options)?;
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
@@ -255,7 +255,7 @@ struct Recognised {
 }
 
 /// Finds out the format of a file by its first line.
-fn recognise(input: &Input, options: &ReadOptions) -> Result<Recognised, TraceError> {
+fn recognise(input: &Input, options: &TraceOptions) -> Result<Recognised, TraceError> {
     let path = || input.path().to_owned();
     let io_error = |source| TraceError::Io { path: path(), source };
     let is_comment = |line: &[u8]| {

@@ -34,14 +34,18 @@ pub(super) struct Survey {
     is_minutes: bool,
 }
 
+/// What the survey wants to know of a row.
+#[derive(Default)]
+pub(super) struct SeenRow {
+    /// Its figure for memory, where it has one without a unit.
+    pub(super) memory: Option<f64>,
+    /// Its time, or its step where there is no time.
+    pub(super) place: Option<f64>,
+}
+
 impl Survey {
-    /// Looks through the rows below the first `header` lines; `read` gives the memory and the place (time or
-    /// step) of one.
-    pub(super) fn of(
-        input: &Input,
-        header: u64,
-        read: impl Fn(&str) -> (Option<f64>, Option<f64>),
-    ) -> io::Result<Self> {
+    /// Looks through the rows below the first `header` lines; `read` reads one.
+    pub(super) fn of(input: &Input, header: u64, read: impl Fn(&str) -> SeenRow) -> io::Result<Self> {
         let mut lines = Lines::new(input.text()?);
         let mut survey = Self { is_whole: true, is_minutes: true, ..Self::default() };
         loop {
@@ -50,8 +54,7 @@ impl Survey {
                 Ok(None) => return Ok(survey),
                 Ok(Some(line)) => {
                     let text = String::from_utf8_lossy(line);
-                    let (memory, place) = if is_row { read(&text) } else { (None, None) };
-                    survey.see(memory, place);
+                    survey.see(if is_row { read(&text) } else { SeenRow::default() });
                 }
                 // The part before a cut can still be read; the reader meets the same cut and reports it.
                 Err(_) if survey.rows > 0 => return Ok(survey),
@@ -60,7 +63,7 @@ impl Survey {
         }
     }
 
-    fn see(&mut self, memory: Option<f64>, place: Option<f64>) {
+    fn see(&mut self, SeenRow { memory, place }: SeenRow) {
         /// More than any machine has, in whatever unit: the row is refused, and must not decide the unit of
         /// the others.
         const ABSURD: f64 = 1e15;

@@ -4,12 +4,33 @@
 use super::{input::Input, key, lines::Lines};
 use std::io;
 
-/// The columns that together say whose a row is, each with its kind: run, host, and the process within them
-/// (a rank before a worker before a process).
-pub(super) fn writer_columns(names: &[String]) -> Vec<(usize, &'static str)> {
-    let find = |wanted: &[&str], called: &'static str| {
+/// A column that says whose a row is: its place in the table and what it names, such as `rank`.
+pub(super) struct WriterColumn {
+    at: usize,
+    kind: &'static str,
+}
+
+/// Whose a row is.
+pub(super) struct RowWriter {
+    /// `None` where the row does not say.
+    pub(super) name: Option<String>,
+    /// Whether rows of other names are of other writers: one process may also have followed another.
+    pub(super) is_certain: bool,
+}
+
+/// A column with the memory of one of several runs, ranks or processes.
+pub(super) struct ColumnOfOne {
+    pub(super) at: usize,
+    /// Whose it is.
+    pub(super) name: String,
+}
+
+/// The columns that together say whose a row is: run, host, and the process within them (a rank before a
+/// worker before a process).
+pub(super) fn writer_columns(names: &[String]) -> Vec<WriterColumn> {
+    let find = |wanted: &[&str], kind: &'static str| {
         let fits = |name: &String| wanted.contains(&key::words(name).join("_").as_str());
-        names.iter().position(fits).map(|at| (at, called))
+        names.iter().position(fits).map(|at| WriterColumn { at, kind })
     };
     let run = find(&["run", "run_id", "run_name"], "run");
     let host = find(&["host", "hostname", "node", "node_rank"], "host");
@@ -26,30 +47,29 @@ pub(super) fn is_missing(field: &str) -> bool {
     ["", "nan", "null", "none", "na", "n/a", "-"].contains(&field.to_ascii_lowercase().as_str())
 }
 
-/// Whose a row is, and whether that is certain: one process may also have followed another.
-pub(super) fn of_row(columns: &[(usize, &'static str)], fields: &[String]) -> (Option<String>, bool) {
+/// Whose a row is, by the columns that say it.
+pub(super) fn of_row(columns: &[WriterColumn], fields: &[String]) -> RowWriter {
     let parts: Vec<String> = columns
         .iter()
-        .filter_map(|(at, called)| {
+        .filter_map(|WriterColumn { at, kind }| {
             let field = fields.get(*at).filter(|field| !is_missing(field))?;
-            Some(format!("{called} {field}"))
+            Some(format!("{kind} {field}"))
         })
         .collect();
-    let may_follow = columns.iter().all(|(_, called)| ["pid", "process"].contains(called));
-    ((!parts.is_empty()).then(|| parts.join(", ")), !may_follow)
+    let may_follow = columns.iter().all(|column| ["pid", "process"].contains(&column.kind));
+    RowWriter { name: (!parts.is_empty()).then(|| parts.join(", ")), is_certain: !may_follow }
 }
 
-/// The columns with the same figure as the one at `memory`, each of another run, rank or process, with its
-/// name.
+/// The columns with the same figure as the one at `memory`, each of another run, rank or process.
 pub(super) fn alike(
     names: &[String],
     memory: usize,
     candidates: impl Iterator<Item = usize>,
-) -> Vec<(usize, String)> {
+) -> Vec<ColumnOfOne> {
     let Some((_, wanted)) = parted(&names[memory]) else { return Vec::new() };
     let named = |at: usize| {
         let (name, metric) = parted(&names[at])?;
-        (metric == wanted).then_some((at, name))
+        (metric == wanted).then_some(ColumnOfOne { at, name })
     };
     candidates.filter_map(named).collect()
 }

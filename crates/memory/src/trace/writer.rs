@@ -35,16 +35,6 @@ impl TraceWriter {
         self.write_line(sample)
     }
 
-    /// Waits until the disk has everything that was written.
-    pub fn sync(&self) -> Result<(), TraceError> {
-        self.file.sync_all().map_err(|source| self.io_error(source))
-    }
-
-    /// Where the trace is written.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn write_line(&mut self, value: &impl Serialize) -> Result<(), TraceError> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, value).map_err(|error| self.io_error(error.into()))?;

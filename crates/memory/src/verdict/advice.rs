@@ -128,7 +128,7 @@ fn leak(assessment: &Assessment) -> Vec<Sentence> {
     if assessment.exhaustion.is_some() {
         advice.push(Sentence::about(
             Setting::RestartAtLimit,
-            "Until then: checkpoint and restart before the limit.",
+            "Until the cause is found: checkpoint and restart before the limit.",
         ));
     }
     advice

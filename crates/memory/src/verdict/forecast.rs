@@ -92,21 +92,17 @@ fn pace(study: &Study, verdict: Verdict) -> Option<f64> {
 /// The level at which memory stays, or will.
 pub fn plateau(study: &Study, verdict: Verdict) -> Option<Plateau> {
     match verdict {
-        Verdict::Steady => {
-            let (low, high) = spread(study, 0.0);
-            Some(plateau_of(study.curve.level, low, high, None))
-        }
+        Verdict::Steady => Some(plateau_of(study.curve.level, spread(study, 0.0), None)),
         Verdict::Fill => {
             let settled = settled_place(study.explanation(|outlook| outlook.fill), SETTLED, study);
-            let (low, high) = spread(study, settled);
-            Some(plateau_of(level_after(study, settled), low, high, step_at(study, settled)))
+            let level = level_after(study, settled);
+            Some(plateau_of(level, spread(study, settled), step_at(study, settled)))
         }
         Verdict::WarmUp => {
             let fit = study.explanation(|outlook| outlook.warm_up);
             let settled = settled_place(fit, SETTLED, study);
-            let (low, high) = spread(study, settled);
             let ceiling = ceiling(fit).unwrap_or_else(|| level_after(study, settled));
-            Some(plateau_of(ceiling, low.min(ceiling), high.max(ceiling), step_at(study, settled)))
+            Some(plateau_of(ceiling, spread(study, settled), step_at(study, settled)))
         }
         Verdict::Leak | Verdict::Undecided => None,
     }
@@ -178,7 +174,8 @@ fn filled(study: &Study) -> Option<Plateau> {
             * (end - 1.0).max(0.0);
     let bytes = now + to_come;
     let step = study.epoch_steps.map(|steps| (study.origin + steps).round() as u64);
-    Some(plateau_of(bytes, (bytes - uncertainty).max(now), bytes + uncertainty, step))
+    let spread = Spread { low: (bytes - uncertainty).max(now), high: bytes + uncertainty };
+    Some(plateau_of(bytes, spread, step))
 }
 
 /// Where a warm-up that is still going on will end.
@@ -188,7 +185,8 @@ fn warmed_up(study: &Study) -> Option<Plateau> {
     let ceiling = ceiling(fit).filter(|ceiling| *ceiling >= now)?;
     // The ceiling of a curve that still rises is known to about half of what is still to come.
     let uncertainty = 0.5 * (ceiling - now) + 2.0 * study.situation.scatter;
-    Some(plateau_of(ceiling, (ceiling - uncertainty).max(now), ceiling + uncertainty, None))
+    let spread = Spread { low: (ceiling - uncertainty).max(now), high: ceiling + uncertainty };
+    Some(plateau_of(ceiling, spread, None))
 }
 
 /// The step from which an undecided run can be decided.
@@ -283,10 +281,16 @@ fn level_after(study: &Study, place: f64) -> f64 {
     median(after(study, place))
 }
 
+/// The interval that a level lies in, in bytes.
+struct Spread {
+    low: f64,
+    high: f64,
+}
+
 /// Where nine tenths of the kept memory lie from a place on.
-fn spread(study: &Study, place: f64) -> (f64, f64) {
+fn spread(study: &Study, place: f64) -> Spread {
     let mut values = after(study, place);
-    (quantile(&mut values, 0.05), quantile(&mut values, 0.95))
+    Spread { low: quantile(&mut values, 0.05), high: quantile(&mut values, 0.95) }
 }
 
 fn after(study: &Study, place: f64) -> Vec<f64> {
@@ -300,9 +304,11 @@ fn step_at(study: &Study, place: f64) -> Option<u64> {
     (study.axis == Axis::Steps).then(|| study.curve.axis(place).max(0.0).round() as u64)
 }
 
-fn plateau_of(bytes: f64, low: f64, high: f64, step: Option<u64>) -> Plateau {
+/// A level within its spread, which reaches at least as far as the level itself.
+fn plateau_of(bytes: f64, spread: Spread, step: Option<u64>) -> Plateau {
     let whole = |bytes: f64| bytes.max(0.0).round() as u64;
-    Plateau { bytes: whole(bytes), low: whole(low.min(bytes)), high: whole(high.max(bytes)), step }
+    let (low, high) = (spread.low.min(bytes), spread.high.max(bytes));
+    Plateau { bytes: whole(bytes), low: whole(low), high: whole(high), step }
 }
 
 /// Two standard errors of a rate per unit of the axis, but at least as much as rows differ.

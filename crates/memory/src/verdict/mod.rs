@@ -85,7 +85,7 @@ impl Analyst {
     }
 
     /// Replaces what is known of the run: a live watch learns of the dataset from the run itself.
-    pub fn learn(&mut self, facts: RunFacts) {
+    pub(crate) fn learn(&mut self, facts: RunFacts) {
         self.facts = facts;
     }
 

@@ -137,48 +137,62 @@ impl Timeline {
     }
 }
 
+/// An epoch number, and where on the axis it was told.
+#[derive(Debug, Clone, Copy, Default)]
+struct EpochMark {
+    x: f64,
+    epoch: f64,
+}
+
+/// Changes of a whole epoch number: where the first and the latest were, and by how much it rose in all.
+#[derive(Debug, Clone, Copy)]
+struct EpochChanges {
+    first: f64,
+    latest: f64,
+    rise: f64,
+}
+
 /// Finds the length of an epoch from epoch numbers, whole or fractional.
 #[derive(Debug, Clone, Default)]
 struct Epochs {
-    first: Option<(f64, f64)>,
-    last: (f64, f64),
+    first: Option<EpochMark>,
+    last: EpochMark,
     fractional: bool,
-    /// Place of the first and of the latest change of a whole epoch number, and how many changes lie between.
-    changes: Option<(f64, f64, f64)>,
+    changes: Option<EpochChanges>,
 }
 
 impl Epochs {
     fn see(&mut self, x: f64, epoch: f64) {
-        let Some((_, first_epoch)) = self.first else {
-            self.first = Some((x, epoch));
-            self.last = (x, epoch);
+        let Some(first) = self.first else {
+            self.first = Some(EpochMark { x, epoch });
+            self.last = EpochMark { x, epoch };
             self.fractional = epoch.fract() != 0.0;
             return;
         };
         self.fractional |= epoch.fract() != 0.0;
-        if epoch > self.last.1 && x > self.last.0 {
-            let (start, _, _) = self.changes.unwrap_or((x, x, 0.0));
-            self.changes = Some((start, x, epoch - first_epoch));
+        if epoch > self.last.epoch && x > self.last.x {
+            let start = self.changes.map_or(x, |changes| changes.first);
+            self.changes = Some(EpochChanges { first: start, latest: x, rise: epoch - first.epoch });
         }
-        if x > self.last.0 || epoch > self.last.1 {
-            self.last = (x, epoch);
+        if x > self.last.x || epoch > self.last.epoch {
+            self.last = EpochMark { x, epoch };
         }
     }
 
     fn length(&self) -> Option<f64> {
-        let (first_x, first_epoch) = self.first?;
+        let first = self.first?;
         let length = if self.fractional {
-            let (steps, epochs) = (self.last.0 - first_x, self.last.1 - first_epoch);
+            let (steps, epochs) = (self.last.x - first.x, self.last.epoch - first.epoch);
             // A tenth of an epoch tells its length to a few percent, numbers being rounded to two digits at
             // worst.
             (epochs >= 0.1).then(|| steps / epochs)?
         } else {
-            let (first_change, last_change, changed) = self.changes?;
+            let changes = self.changes?;
             // One change tells the length if the first epoch was seen from its start.
-            if changed > 1.0 {
-                (last_change - first_change) / (changed - 1.0)
+            if changes.rise > 1.0 {
+                (changes.latest - changes.first) / (changes.rise - 1.0)
             } else {
-                first_change - first_x
+                changes.first - first.x
             }
         };
         (length.is_finite() && length > 0.0).then_some(length)

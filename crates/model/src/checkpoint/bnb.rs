@@ -6,8 +6,8 @@
 
 use super::{Checkpoint, Located};
 use crate::tensor_file::{Dtype, TensorFileError, finite_as_f32};
-use garden_engine::nf4::{BLOCK, CODES, NESTED_BLOCK, Nf4, Scales};
 use garden_engine::{Elements, Weight};
+use garden_engine::{NF4_BLOCK, NF4_CODES, NF4_NESTED_BLOCK, Nf4, Nf4Scales};
 use serde::Deserialize;
 
 /// What stands beside a 4-bit matrix, after its name and a dot; plain scales lack the nested parts.
@@ -63,7 +63,7 @@ fn parts<'a>(checkpoint: &'a Checkpoint, name: &str, shape: &[usize]) -> Result<
     let elements: usize = shape.iter().product();
     let codes = sized(checkpoint.require(name)?, Dtype::U8, elements.div_ceil(2))?;
     quant_map(checkpoint, name)?;
-    let scales = scale_parts(checkpoint, name, &state, elements.div_ceil(BLOCK))?;
+    let scales = scale_parts(checkpoint, name, &state, elements.div_ceil(NF4_BLOCK))?;
     Ok(Parts { codes, scales })
 }
 
@@ -76,10 +76,10 @@ fn state(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<State, 
     let mut text = vec![0; bytes];
     found.file.read_at(found.entry.bytes.start, &mut text)?;
     let state: State = serde_json::from_slice(&text).map_err(|error| found.fault(error.to_string()))?;
-    if state.quant_type != "nf4" || state.blocksize != BLOCK {
+    if state.quant_type != "nf4" || state.blocksize != NF4_BLOCK {
         let (kind, block) = (&state.quant_type, state.blocksize);
         return Err(
-            found.fault(format!("{kind} in blocks of {block}; only nf4 in blocks of {BLOCK} is read"))
+            found.fault(format!("{kind} in blocks of {block}; only nf4 in blocks of {NF4_BLOCK} is read"))
         );
     }
     if state.shape != shape {
@@ -91,7 +91,7 @@ fn state(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<State, 
 /// The codes' values must be the ones the engine computes with.
 fn quant_map(checkpoint: &Checkpoint, name: &str) -> Result<(), TensorFileError> {
     let found = checkpoint.require(&format!("{name}.quant_map"))?;
-    match floats(sized(found, Dtype::F32, CODES.len())?)? == CODES {
+    match floats(sized(found, Dtype::F32, NF4_CODES.len())?)? == NF4_CODES {
         true => Ok(()),
         false => Err(found.fault("it is not the NF4 map")),
     }
@@ -108,29 +108,29 @@ fn scale_parts<'a>(
     if state.nested_blocksize.is_none() && state.nested_offset.is_none() {
         return Ok(ScaleParts::Plain(sized(absmax, Dtype::F32, blocks)?));
     }
-    let (Some(NESTED_BLOCK), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
-        return Err(absmax.fault(format!("its scales are not nested in blocks of {NESTED_BLOCK}")));
+    let (Some(NF4_NESTED_BLOCK), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
+        return Err(absmax.fault(format!("its scales are not nested in blocks of {NF4_NESTED_BLOCK}")));
     };
     if !offset.is_finite() {
         return Err(absmax.fault(format!("the offset of its scales is {offset}")));
     }
     Ok(ScaleParts::Nested {
         absmax: sized(absmax, Dtype::U8, blocks)?,
-        scales: sized(part("nested_absmax")?, Dtype::F32, blocks.div_ceil(NESTED_BLOCK))?,
+        scales: sized(part("nested_absmax")?, Dtype::F32, blocks.div_ceil(NF4_NESTED_BLOCK))?,
         map: sized(part("nested_quant_map")?, Dtype::F32, 256)?,
         offset,
     })
 }
 
 impl ScaleParts<'_> {
-    fn read(self) -> Result<Scales, TensorFileError> {
+    fn read(self) -> Result<Nf4Scales, TensorFileError> {
         match self {
-            Self::Plain(absmax) => Ok(Scales::Plain(floats(absmax)?.into())),
+            Self::Plain(absmax) => Ok(Nf4Scales::Plain(floats(absmax)?.into())),
             Self::Nested { absmax, scales, map, offset } => {
                 let values = floats(map)?.into_boxed_slice();
                 let map = values.try_into().map_err(|_| map.fault("it must have 256 values"))?;
                 let (codes, scales) = (absmax.shared::<u8>()?, floats(scales)?.into());
-                Ok(Scales::Nested { codes, scales, map, offset })
+                Ok(Nf4Scales::Nested { codes, scales, map, offset })
             }
         }
     }

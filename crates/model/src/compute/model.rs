@@ -162,7 +162,7 @@ impl Model {
     }
 
     /// The weights.
-    pub fn weights(&self) -> &ModelWeights {
+    pub(crate) fn weights(&self) -> &ModelWeights {
         &self.weights
     }
 

@@ -1,16 +1,20 @@
 //! What `goldens/make.py` stored, and the same random models and pictures it computed them from.
 //!
 //! The stored files hold what Hugging Face, PEFT and bitsandbytes gave; weights, adapters and pictures are drawn again
-//! here from [`garden_model::random`] by the same rules as in the script.
+//! here from [`random`] by the same rules as in the script.
 
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 
-use garden_model::compute::{self, PackedBatch};
-use garden_model::random::Stream;
-use garden_model::tensor_file::{TensorSpec, TensorWriter};
-use garden_model::{Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, Precision};
-use garden_model::{Parameter, parameters};
+// The crate's own generator, which is no part of what it exports.
+#[path = "../../src/random.rs"]
+pub mod random;
+
+use garden_model::{
+    Adapter, Checkpoint, LoraSettings, ModelConfig, ModelWeights, PackedBatch, Parameter, Precision,
+    TensorSpec, TensorWriter, parameters,
+};
 use half::{bf16, f16};
+use random::Stream;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -362,9 +366,9 @@ pub fn adapter(golden: &Model, name: &str) -> Adapter {
     adapter
 }
 
-pub fn lora_model(golden: &Model, name: &str) -> compute::Model {
+pub fn lora_model(golden: &Model, name: &str) -> garden_model::Model {
     let weights = load_model(golden, PLAIN, Precision::AsStored);
-    compute::Model::with_adapter(golden.config(), weights, adapter(golden, name))
+    garden_model::Model::with_adapter(golden.config(), weights, adapter(golden, name))
 }
 
 pub fn goldens() -> Vec<(Model, Tensors)> {

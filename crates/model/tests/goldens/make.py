@@ -3,7 +3,7 @@
     python make.py            # needs the packages of peers/requirements.txt; takes about a minute
 
 Weights, adapters and pictures are not stored: both sides draw them from the counter-based generator below
-(`garden_model::random` in Rust), so the files hold only what the other implementation computed from them.
+(`crates/model/src/random.rs` in Rust), so the files hold only what the other implementation computed from them.
 """
 
 import json

@@ -4,7 +4,7 @@
 //! do not tell: a state of infinite values is written as faithfully as any other.
 
 use super::CheckpointError;
-use garden_model::tensor_file::{TensorFile, first_not_finite};
+use garden_model::{TensorFile, first_not_finite};
 use std::{fs, path::Path};
 
 /// Bytes that are read at once; a whole number of elements of every float type.

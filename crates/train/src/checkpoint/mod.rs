@@ -293,7 +293,7 @@ fn remove_folder(dir: &Path) -> Result<(), CheckpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use garden_model::tensor_file::{Dtype, TensorSpec, TensorWriter};
+    use garden_model::{Dtype, TensorSpec, TensorWriter};
 
     fn store() -> (tempfile::TempDir, CheckpointStore) {
         let dir = tempfile::tempdir().unwrap();

@@ -4,9 +4,7 @@
 //! socket, and whatever it started is gone when this returns.
 
 use garden_memory::{
-    Assessment, Event, Observer, RunFacts, StopSignal, Wake,
-    record::Reading,
-    steps::StepPatterns,
+    Assessment, Event, Observer, Reading, RunFacts, StepPatterns, StopSignal, Wake,
     supervise::{self, GuardProgram, OnLimit, Orders, Passage, SuperviseError, Surroundings},
 };
 use serde::Serialize;

@@ -10,8 +10,8 @@ mod tensors;
 use crate::folders::{self, Overlap};
 use garden_data::{ProcessorError, files_for_transformers_4};
 use garden_model::{
-    Adapter, AdapterError, Checkpoint, CheckpointError, ConfigError, ModelConfig, Parameter, parameters,
-    tensor_file::TensorFileError,
+    Adapter, AdapterError, Checkpoint, CheckpointError, ConfigError, ModelConfig, Parameter, TensorFileError,
+    parameters,
 };
 use partial::PartialFolder;
 use serde_json::{Value, json};
@@ -215,8 +215,7 @@ fn write_weights(
         };
         let specs: Vec<_> = group.iter().flat_map(|parameter| merger.specs(parameter)).collect();
         places.extend(specs.iter().map(|spec| (spec.name.clone(), name.clone())));
-        let mut writer =
-            garden_model::tensor_file::TensorWriter::create(&dir.join(&name), &specs, &[("format", "pt")])?;
+        let mut writer = garden_model::TensorWriter::create(&dir.join(&name), &specs, &[("format", "pt")])?;
         for parameter in *group {
             let changed = merger.write(parameter, &mut writer)?;
             merged.tensors += 1;

@@ -4,14 +4,8 @@
 //! that differ from the base as they are stored.
 
 use super::{MergeError, MergedAs};
-use garden_engine::{
-    Weight,
-    nf4::{BLOCK, CODES, NESTED_BLOCK, Nf4, Scales},
-};
-use garden_model::{
-    Adapter, Checkpoint, LoraPair, Parameter, read_matrix,
-    tensor_file::{Dtype, TensorSpec, TensorWriter},
-};
+use garden_engine::{NF4_BLOCK, NF4_CODES, NF4_NESTED_BLOCK, Nf4, Nf4Scales, Weight};
+use garden_model::{Adapter, Checkpoint, Dtype, LoraPair, Parameter, TensorSpec, TensorWriter, read_matrix};
 use half::bf16;
 use rayon::prelude::*;
 use serde_json::json;
@@ -57,12 +51,12 @@ impl<'a> Merger<'a> {
             return vec![spec("", Dtype::BF16, parameter.shape.clone())];
         }
         let len = parameter.elements();
-        let blocks = len.div_ceil(BLOCK);
+        let blocks = len.div_ceil(NF4_BLOCK);
         vec![
             spec("", Dtype::U8, vec![len.div_ceil(2), 1]),
             spec(".absmax", Dtype::U8, vec![blocks]),
-            spec(".quant_map", Dtype::F32, vec![CODES.len()]),
-            spec(".nested_absmax", Dtype::F32, vec![blocks.div_ceil(NESTED_BLOCK)]),
+            spec(".quant_map", Dtype::F32, vec![NF4_CODES.len()]),
+            spec(".nested_absmax", Dtype::F32, vec![blocks.div_ceil(NF4_NESTED_BLOCK)]),
             spec(".nested_quant_map", Dtype::F32, vec![256]),
             spec(".quant_state.bitsandbytes__nf4", Dtype::U8, vec![STATE_BYTES]),
         ]
@@ -155,15 +149,15 @@ fn add_row(out: &mut [f32], b: &[f32], a: &[f32], scale: f32) {
 const STATE_BYTES: usize = 256;
 
 fn write_parts(codes: &Nf4, shape: &[usize], writer: &mut TensorWriter) -> Result<(), MergeError> {
-    let Scales::Nested { codes: absmax, scales, map, offset } = codes.scales() else {
+    let Nf4Scales::Nested { codes: absmax, scales, map, offset } = codes.scales() else {
         unreachable!("quantise makes nested scales");
     };
     let state = json!({
         "quant_type": "nf4",
-        "blocksize": BLOCK,
+        "blocksize": NF4_BLOCK,
         "dtype": "bfloat16",
         "shape": shape,
-        "nested_blocksize": NESTED_BLOCK,
+        "nested_blocksize": NF4_NESTED_BLOCK,
         "nested_dtype": "float32",
         "nested_offset": offset,
     });
@@ -171,7 +165,7 @@ fn write_parts(codes: &Nf4, shape: &[usize], writer: &mut TensorWriter) -> Resul
     state.resize(STATE_BYTES, b' ');
     writer.write(codes.packed())?;
     writer.write(absmax)?;
-    writer.write_f32(&CODES)?;
+    writer.write_f32(&NF4_CODES)?;
     writer.write_f32(scales)?;
     writer.write_f32(map.as_slice())?;
     Ok(writer.write(&state)?)

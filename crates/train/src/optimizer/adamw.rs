@@ -5,7 +5,7 @@
 
 use super::{Algorithm, StatePart, StateValues, Step};
 use garden_engine::vectorised;
-use garden_model::{MatrixShape, compute::TrainableTensor};
+use garden_model::{MatrixShape, TrainableTensor};
 use rayon::prelude::*;
 
 /// Elements a task works on: large enough to hide the cost of a task.

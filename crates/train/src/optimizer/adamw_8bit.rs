@@ -9,7 +9,7 @@ use super::{
 };
 use garden_engine::vectorised;
 use garden_engine::{DYNAMIC_BLOCK as BLOCK, DynamicMap};
-use garden_model::{MatrixShape, compute::TrainableTensor};
+use garden_model::{MatrixShape, TrainableTensor};
 use rayon::prelude::*;
 
 /// Tensors with fewer elements keep f32 moments: the saving is small and they are often the sensitive ones.

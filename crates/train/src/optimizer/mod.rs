@@ -11,7 +11,7 @@ mod clip;
 
 pub use clip::SquaredNorm;
 
-use garden_model::{MatrixShape, compute::TrainableTensor, tensor_file::Dtype};
+use garden_model::{Dtype, MatrixShape, TrainableTensor};
 use serde::{Deserialize, Serialize};
 
 /// Makes [`OptimizerKind`] from the list: flags, configuration files, plans and checkpoints all derive from

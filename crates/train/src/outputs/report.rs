@@ -6,11 +6,7 @@ use super::summary::FinishedRun;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use garden_memory::{
     Axis,
-    report::{
-        chart::{Chart, Colour, Epochs, Level, Line, Meaning, Unit},
-        page::Page,
-        svg::escape,
-    },
+    report::{Chart, Colour, Epochs, Level, Line, Meaning, Page, Unit, escape},
 };
 use std::{
     fmt::Write,

@@ -11,9 +11,8 @@ use crate::{
     trainer::TrainerState,
 };
 use garden_memory::{
-    Axis, ByteSize,
-    report::chart::{Chart, Colour, Line, Unit},
-    units::counted,
+    Axis, ByteSize, counted,
+    report::{Chart, Colour, Line, Unit},
 };
 use std::{fmt::Write, io, path::Path};
 

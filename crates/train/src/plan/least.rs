@@ -5,10 +5,7 @@
 
 use super::{Load, Source, plan};
 use crate::config::{Checkpointing, Method, Precision, RunConfig};
-use garden_model::{
-    ModelConfig,
-    compute::{MemoryPlan, PlanError},
-};
+use garden_model::{MemoryPlan, ModelConfig, PlanError};
 
 /// A setting with its value, by the names of a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]

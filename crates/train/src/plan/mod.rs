@@ -14,9 +14,8 @@ use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLim
 use garden_data::Survey;
 use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
-    Checkpoint, CheckpointError, ConfigError, Held, ModelConfig,
-    compute::{MemoryPlan, PlanError, PlanRequest, Recompute, Shapes, trained_shapes},
-    init::Preset,
+    Checkpoint, CheckpointError, ConfigError, Held, MemoryPlan, ModelConfig, PlanError, PlanRequest,
+    Recompute, Shapes, init::Preset, trained_shapes,
 };
 use std::{path::Path, thread};
 

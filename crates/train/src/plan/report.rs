@@ -8,8 +8,8 @@ use crate::{
     config::{Method, RunConfig},
     numbers::grouped,
 };
-use garden_memory::{ByteSize, report::text::Style, units::counted};
-use garden_model::{ModelConfig, compute::MemoryPlan, parameters};
+use garden_memory::{ByteSize, counted, report::Style};
+use garden_model::{MemoryPlan, ModelConfig, parameters};
 use std::fmt::Write;
 
 /// A plan that prints itself.

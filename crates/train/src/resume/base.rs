@@ -5,10 +5,7 @@
 //! each tensor is read: seven gigabytes take milliseconds.
 
 use crate::run::RunError;
-use garden_model::{
-    Checkpoint,
-    tensor_file::{TensorFile, TensorFileError},
-};
+use garden_model::{Checkpoint, TensorFile, TensorFileError};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, fs, io, path::Path};
 

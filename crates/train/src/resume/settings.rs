@@ -5,7 +5,7 @@
 
 use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
 use garden_engine::Isa;
-use garden_memory::units::counted;
+use garden_memory::counted;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 

@@ -22,7 +22,7 @@ use garden_data::{
     Purpose, Recipe, Role, RowCounts, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice,
     Survey, SurveyOptions, fnv1a, shared_rows, survey,
 };
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::sync::Arc;
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.

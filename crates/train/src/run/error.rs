@@ -17,11 +17,8 @@ use crate::{
     trainer::{BoxError, TrainError},
 };
 use garden_data::{DataError, ProcessorError, RowError};
-use garden_memory::units::part;
-use garden_model::{
-    AdapterError, LoraError,
-    compute::{PlanError, SessionError},
-};
+use garden_memory::part;
+use garden_model::{AdapterError, LoraError, PlanError, SessionError};
 use std::{io, path::PathBuf};
 
 /// Why a run could not begin or go on.

@@ -39,7 +39,7 @@ use crate::{
 };
 use garden_data::model_folder;
 use garden_memory::RunFacts;
-use garden_model::compute::MemoryPlan;
+use garden_model::MemoryPlan;
 use lock::FolderLock;
 use std::{collections::BTreeMap, time::Instant};
 

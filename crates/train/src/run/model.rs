@@ -14,10 +14,8 @@ use crate::{
 };
 use garden_data::Batch;
 use garden_model::{
-    Adapter, Checkpoint, Grid, LoraSettings, ModelConfig, ModelWeights,
-    compute::{LossSums, MemoryPlan, Model, PackedBatch, Session, TrainableTensor},
-    parameters, read_matrix,
-    tensor_file::{Dtype, TensorSpec, TensorWriter},
+    Adapter, Checkpoint, Dtype, Grid, LoraSettings, LossSums, MemoryPlan, Model, ModelConfig, ModelWeights,
+    PackedBatch, Session, TensorSpec, TensorWriter, TrainableTensor, parameters, read_matrix,
 };
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@
 use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
 use crate::event::{Note, Topic};
 use garden_data::Position;
-use garden_memory::units::counted;
+use garden_memory::counted;
 use std::{collections::BTreeMap, time::Instant};
 
 impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {

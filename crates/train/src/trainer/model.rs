@@ -5,7 +5,7 @@
 //! so that how rows are cut into batches does not change what is learned.
 
 use garden_data::Position;
-use garden_model::compute::TrainableTensor;
+use garden_model::TrainableTensor;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use super::{
     save::OPTIMIZER,
 };
 use crate::checkpoint::{Checkpoint, CheckpointError};
-use garden_model::tensor_file::{TensorFile, TensorFileError};
+use garden_model::{TensorFile, TensorFileError};
 use std::path::Path;
 
 impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {

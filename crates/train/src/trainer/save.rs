@@ -10,7 +10,7 @@ use crate::{
     event::{Note, Topic},
     optimizer::StateValues,
 };
-use garden_model::tensor_file::{TensorFileError, TensorSpec, TensorWriter};
+use garden_model::{TensorFileError, TensorSpec, TensorWriter};
 use std::path::Path;
 
 /// The optimizer's state in a checkpoint.

@@ -6,7 +6,7 @@ use crate::{
     schedule::{Shape, Warmup},
     testing::uniform,
 };
-use garden_model::{MatrixShape, compute::TrainableTensor};
+use garden_model::{MatrixShape, TrainableTensor};
 use std::{cell::RefCell, path::Path, rc::Rc};
 
 const CLASSES: usize = 3;

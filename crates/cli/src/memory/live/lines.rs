@@ -1,7 +1,7 @@
 //! Readings as lines of text, or of JSON.
 
 use super::{Ending, Place, Seen};
-use garden_memory::{ByteSize, Event, record::Reading};
+use garden_memory::{ByteSize, Event, Reading};
 use serde::Serialize;
 use serde_json::json;
 use std::io::{self, Write};

@@ -16,7 +16,7 @@ mod tail;
 use super::options::Format;
 use crate::advice::memory::name_flags;
 use anyhow::{Result, bail};
-use garden_memory::{Event, Moment, Observer, Settled, Wake, record::Reading, supervise::Passage};
+use garden_memory::{Event, Moment, Observer, Reading, Settled, Wake, supervise::Passage};
 use lines::{JsonLines, TextLines};
 use screen::Screen;
 use std::{

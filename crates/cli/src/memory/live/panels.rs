@@ -10,11 +10,9 @@ use super::{
     summary,
 };
 use garden_memory::{
-    ByteSize, Verdict,
+    ByteSize, Reading, Verdict, counted,
     probe::{Kinds, ProcessRow},
-    record::Reading,
-    report::text::wrap,
-    units::counted,
+    report::wrap,
 };
 use ratatui::{
     Frame,

@@ -11,7 +11,7 @@ use super::{
     scroll::Scroll,
     tail::OutputTail,
 };
-use garden_memory::{Wake, record::Reading};
+use garden_memory::{Reading, Wake};
 use ratatui::{
     DefaultTerminal,
     crossterm::{

@@ -2,10 +2,7 @@
 
 use super::{Ending, Seen};
 use garden_memory::{
-    Assessment, ByteSize, Exhaustion, Plateau, Verdict,
-    probe::Spike,
-    record::Reading,
-    {Holder, Moment},
+    Assessment, ByteSize, Exhaustion, Holder, Moment, Plateau, Reading, Verdict, probe::Spike,
 };
 use std::io::{self, Write};
 

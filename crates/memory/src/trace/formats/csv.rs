@@ -10,14 +10,14 @@ use crate::{
     Sample,
     sentence::{Sentence, Setting},
     trace::{
-        ReadOptions, TraceError,
+        TraceError, TraceOptions,
         figure::{self, Found, Wanted},
         input::Input,
         key,
         lines::{clock_time, date_time, excerpt, since_1970},
         options::{assumed, only_unit},
-        survey::{Order, Survey},
-        table_writers::{self, is_missing, writer_columns},
+        survey::{Order, SeenRow, Survey},
+        table_writers::{self, ColumnOfOne, RowWriter, WriterColumn, is_missing, writer_columns},
         writers::{Choice, Unknown, Writers},
     },
     units::{self, SizeUnit, counted, time_unit, unit_bytes},
@@ -61,7 +61,7 @@ impl TraceFormat for Table {
         "rows below the header"
     }
 
-    fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool {
+    fn recognises(&self, first: &[u8], options: &TraceOptions) -> bool {
         options.memory.is_none() && Csv::from_header(first, options).is_some()
     }
 
@@ -84,9 +84,9 @@ struct Csv {
     names: Vec<String>,
     columns: Vec<Column>,
     /// Columns with the same figure of several processes or runs, with their names.
-    alike: Vec<(usize, String)>,
+    alike: Vec<ColumnOfOne>,
     /// Columns that say whose a row is, each with its kind.
-    written_by: Vec<(usize, &'static str)>,
+    written_by: Vec<WriterColumn>,
     /// Whose rows are read, where the table has several processes.
     writer: Option<Choice>,
     order: Order,
@@ -95,7 +95,7 @@ struct Csv {
 
 impl Csv {
     /// Reads the header, if the line is one: two or more names, and at least one of them memory.
-    fn from_header(first: &[u8], options: &ReadOptions) -> Option<Result<Self, String>> {
+    fn from_header(first: &[u8], options: &TraceOptions) -> Option<Result<Self, String>> {
         let text = std::str::from_utf8(first).ok()?;
         let separator = [',', ';', '\t'].into_iter().max_by_key(|c| text.matches(*c).count())?;
         let names = split(text, separator);
@@ -149,7 +149,7 @@ impl Csv {
     }
 
     /// Looks through the rows and settles what the header leaves open.
-    fn settle(mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn settle(mut self, input: &Input, header: u64, options: &TraceOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         self.choose_writer(input, header, options)?;
         let memory = self.memory_column();
@@ -158,15 +158,15 @@ impl Csv {
         let survey = Survey::of(input, header, |line| {
             let fields = split(line, self.separator);
             if !self.is_judged(&fields) {
-                return (None, None);
+                return SeenRow::default();
             }
             let cell =
                 |at: Option<usize>| fields.get(at?)?.parse::<f64>().ok().filter(|cell| cell.is_finite());
-            let bare = |field: &String| size(field, self.separator).filter(|(_, unit)| unit.is_none());
+            let bare = |field: &String| size(field, self.separator).filter(|amount| amount.unit.is_none());
             // The order is that of the time, or of the step where there is no time.
             let dated = || time.and_then(|at| moment(fields.get(at)?));
             let place = if time.is_some() { cell(time).or_else(dated) } else { cell(step) };
-            (fields.get(memory).and_then(bare).map(|(number, _)| number), place)
+            SeenRow { memory: fields.get(memory).and_then(bare).map(|amount| amount.number), place }
         })
         .map_err(io_error)?;
         self.settle_size(memory, &survey, options).map_err(|largest| TraceError::NoUnit {
@@ -191,7 +191,12 @@ impl Csv {
     }
 
     /// Settles whose memory is read, where the table has several processes.
-    fn choose_writer(&mut self, input: &Input, header: u64, options: &ReadOptions) -> Result<(), TraceError> {
+    fn choose_writer(
+        &mut self,
+        input: &Input,
+        header: u64,
+        options: &TraceOptions,
+    ) -> Result<(), TraceError> {
         let memory = self.memory_column();
         let in_columns = self.alike.len() > 1;
         if !in_columns && self.written_by.is_empty() && options.process.is_none() {
@@ -202,7 +207,7 @@ impl Csv {
         let read = |line: &str| {
             let fields = split(line, self.separator);
             let amount = |at: usize| {
-                let (number, unit) = size(fields.get(at)?, self.separator)?;
+                let Amount { number, unit } = size(fields.get(at)?, self.separator)?;
                 Some(number * unit.unwrap_or(1.0))
             };
             let place = place.and_then(|at| {
@@ -210,13 +215,13 @@ impl Csv {
                 field.parse().ok().or_else(|| moment(field))
             });
             if in_columns {
-                for (at, name) in &self.alike {
+                for ColumnOfOne { at, name } in &self.alike {
                     if let Some(amount) = amount(*at) {
                         writers.see(Some(name.clone()), true, None, amount);
                     }
                 }
             } else if let Some(amount) = amount(memory) {
-                let (name, is_certain) = table_writers::of_row(&self.written_by, &fields);
+                let RowWriter { name, is_certain } = table_writers::of_row(&self.written_by, &fields);
                 writers.see(name, is_certain, place, amount);
             }
         };
@@ -240,8 +245,8 @@ impl Csv {
     /// Reads the memory of the one that was chosen from its column.
     fn take_column_of(&mut self, choice: Option<Choice>, memory: usize) {
         let name = choice.and_then(|choice| choice.name);
-        let chosen = self.alike.iter().find(|(_, known)| Some(known) == name.as_ref());
-        if let (Some((at, _)), Column::Size(kind, unit)) = (chosen, self.columns[memory]) {
+        let chosen = self.alike.iter().find(|column| Some(&column.name) == name.as_ref());
+        if let (Some(ColumnOfOne { at, .. }), Column::Size(kind, unit)) = (chosen, self.columns[memory]) {
             let unit = key::unit(&key::words(&self.names[*at])).or(unit);
             self.columns[memory] = Column::Ignored;
             self.columns[*at] = Column::Size(kind, unit);
@@ -250,7 +255,7 @@ impl Csv {
 
     /// Whether a row is of the one that is judged.
     fn is_judged(&self, fields: &[String]) -> bool {
-        let name = || table_writers::of_row(&self.written_by, fields).0;
+        let name = || table_writers::of_row(&self.written_by, fields).name;
         self.writer.as_ref().is_none_or(|writer| writer.name == name())
     }
 
@@ -263,7 +268,7 @@ impl Csv {
     }
 
     /// Settles the unit of sizes; the error is the largest number, if no unit is certain.
-    fn settle_size(&mut self, memory: usize, survey: &Survey, options: &ReadOptions) -> Result<(), f64> {
+    fn settle_size(&mut self, memory: usize, survey: &Survey, options: &TraceOptions) -> Result<(), f64> {
         let Column::Size(_, named) = self.columns[memory] else { return Ok(()) };
         let given = options.unit.map(|unit| unit.0 as f64);
         let unit = match (given.or(named), survey.largest) {
@@ -287,7 +292,7 @@ impl Csv {
         Ok(())
     }
 
-    fn settle_time(&mut self, time: usize, survey: &Survey, options: &ReadOptions) {
+    fn settle_time(&mut self, time: usize, survey: &Survey, options: &TraceOptions) {
         let Column::Time(named) = &mut self.columns[time] else { return };
         if let Some(given) = options.time_unit {
             *named = Some(given.0);
@@ -467,12 +472,18 @@ fn moment(field: &str) -> Option<f64> {
     date_time(field).or_else(|| clock_time(field))
 }
 
+/// A number of memory, and the bytes of its unit where one is written.
+struct Amount {
+    number: f64,
+    unit: Option<f64>,
+}
+
 /// A number of memory with the unit that stands behind it, if one does: `5552`, `5,552`, `5552 MB`, and
 /// `5552,5` where commas do not part columns. There, `5,552` may be either number and is neither.
-fn size(field: &str, separator: char) -> Option<(f64, Option<f64>)> {
+fn size(field: &str, separator: char) -> Option<Amount> {
     let plain = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     if let Some(number) = plain(field) {
-        return Some((number, None));
+        return Some(Amount { number, unit: None });
     }
     let digits = field.find(|c: char| c.is_alphabetic()).unwrap_or(field.len());
     let (digits, unit) = (field[..digits].trim_end(), &field[digits..]);
@@ -481,7 +492,7 @@ fn size(field: &str, separator: char) -> Option<(f64, Option<f64>)> {
     let either = decimal && digits.rsplit_once(',').is_some_and(|(_, part)| part.len() == 3);
     let number = units::number(digits, decimal)
         .filter(|_| !either && digits.starts_with(|c: char| c.is_ascii_digit()))?;
-    Some((number, unit))
+    Some(Amount { number, unit })
 }
 
 /// Puts one cell where it belongs; `None` when it cannot be read.
@@ -500,7 +511,7 @@ fn fill_in(sample: &mut Sample, column: Column, field: &str, separator: char) ->
         Column::Procs => sample.procs = Some(number()? as u32),
         Column::Threads => sample.threads = Some(number()? as u32),
         Column::Size(kind, unit) => {
-            let (number, written) = size(field, separator)?;
+            let Amount { number, unit: written } = size(field, separator)?;
             let bytes = (number * written.or(unit).unwrap_or(1.0)) as u64;
             match kind {
                 SizeColumn::Rss => sample.rss = bytes,

@@ -3,7 +3,7 @@
 use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     Sample,
-    trace::{ReadOptions, TRACE_VERSION, TraceError, TraceHeader},
+    trace::{TRACE_VERSION, TraceError, TraceHeader, TraceOptions},
 };
 
 /// The format, and the parser of its lines.
@@ -18,7 +18,7 @@ impl TraceFormat for Jsonl {
         r#"lines such as {"t": 1.0, "step": 1, "rss": 5552000000, ...}"#
     }
 
-    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
+    fn recognises(&self, first: &[u8], _options: &TraceOptions) -> bool {
         Self::header(first).is_some()
     }
 

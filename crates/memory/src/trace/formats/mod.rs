@@ -15,7 +15,7 @@ mod text_log;
 pub(super) const FORMATS: [&dyn TraceFormat; 5] =
     [&jsonl::Jsonl, &csv::Table, &psrecord::Psrecord, &mprof::Mprof, &text_log::Log];
 
-use super::{ReadOptions, TraceError, TraceHeader, input::Input, survey::Order};
+use super::{TraceError, TraceHeader, TraceOptions, input::Input, survey::Order};
 use crate::{RunFacts, Sample, sentence::Sentence};
 
 /// A format of traces.
@@ -28,7 +28,7 @@ pub(super) trait TraceFormat: Sync {
 
     /// Whether a file with this first line is of this format. Blank lines and comments (lines that begin with
     /// `#`) are passed over before, unless [`begins_with_comment`](Self::begins_with_comment).
-    fn recognises(&self, first: &[u8], options: &ReadOptions) -> bool;
+    fn recognises(&self, first: &[u8], options: &TraceOptions) -> bool;
 
     /// Makes the parser for a file whose first line was recognised.
     fn open(&self, file: &Beginning<'_>) -> Result<Opened, TraceError>;
@@ -55,7 +55,7 @@ pub(super) struct Beginning<'a> {
     /// The whole file, for a format that must look through it.
     pub(super) input: &'a Input,
     /// What the user says of the file.
-    pub(super) options: &'a ReadOptions,
+    pub(super) options: &'a TraceOptions,
 }
 
 impl Beginning<'_> {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn each_first_line_belongs_to_one_format_and_what_is_left_to_the_last() {
-        let options = ReadOptions::default();
+        let options = TraceOptions::default();
         for (first, wanted) in [
             (&br#"{"trace":"model-garden/1","name":"run"}"#[..], "a trace of Model Garden"),
             (b"step,rss_mb", "a CSV table"),

@@ -6,7 +6,7 @@
 use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     Sample,
-    trace::{ReadOptions, TraceError, lines::excerpt},
+    trace::{TraceError, TraceOptions, lines::excerpt},
 };
 
 const MIB: f64 = 1048576.0;
@@ -23,7 +23,7 @@ impl TraceFormat for Mprof {
         "lines such as 'MEM 162.4 1718000000.5'"
     }
 
-    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
+    fn recognises(&self, first: &[u8], _options: &TraceOptions) -> bool {
         first.starts_with(b"CMDLINE ") || first.starts_with(b"MEM ")
     }
 

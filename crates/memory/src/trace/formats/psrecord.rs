@@ -5,7 +5,7 @@
 use super::{Beginning, LineParser, Opened, Parsed, TraceFormat};
 use crate::{
     Sample,
-    trace::{ReadOptions, TraceError, lines::excerpt},
+    trace::{TraceError, TraceOptions, lines::excerpt},
 };
 
 const MIB: f64 = 1048576.0;
@@ -22,7 +22,7 @@ impl TraceFormat for Psrecord {
         "lines of elapsed seconds, CPU %, real MB, virtual MB"
     }
 
-    fn recognises(&self, first: &[u8], _options: &ReadOptions) -> bool {
+    fn recognises(&self, first: &[u8], _options: &TraceOptions) -> bool {
         let text = String::from_utf8_lossy(first).to_ascii_lowercase();
         text.starts_with('#') && text.contains("elapsed time") && text.contains("real")
     }

@@ -12,7 +12,7 @@ use crate::{
     sentence::Sentence,
     steps::{LineReader, Progress, StepBoard, plain},
     trace::{
-        ReadOptions, TraceError,
+        TraceError, TraceOptions,
         figure::{self, Found, Wanted},
         input::Input,
         key::Subject,
@@ -60,7 +60,7 @@ impl TraceFormat for Log {
         "lines such as 'Step 10 ... RAM: 5552 MB' or {\"step\": 10, \"rss_mb\": 5552}"
     }
 
-    fn recognises(&self, _first: &[u8], _options: &ReadOptions) -> bool {
+    fn recognises(&self, _first: &[u8], _options: &TraceOptions) -> bool {
         true
     }
 
@@ -75,7 +75,7 @@ impl TraceFormat for Log {
 
 /// The parser of its lines.
 struct TextLog {
-    options: ReadOptions,
+    options: TraceOptions,
     /// The kind that is read; `None` where there is none.
     kind: Option<Kind>,
     /// The unit assumed for figures without one, in bytes.
@@ -121,7 +121,7 @@ fn look_through(input: &Input, mut see: impl FnMut(&str) -> bool) -> std::io::Re
 }
 
 impl Survey {
-    fn of(input: &Input, options: &ReadOptions) -> std::io::Result<Self> {
+    fn of(input: &Input, options: &TraceOptions) -> std::io::Result<Self> {
         let mut survey = Self::default();
         look_through(input, |line| {
             survey.see(line, options);
@@ -130,7 +130,7 @@ impl Survey {
         Ok(survey)
     }
 
-    fn see(&mut self, text: &str, options: &ReadOptions) {
+    fn see(&mut self, text: &str, options: &TraceOptions) {
         /// More than any machine has, in whatever unit: the line is refused, and must not decide for others.
         const ABSURD: f64 = 1e18;
         let found = figures(text, options);
@@ -185,7 +185,7 @@ impl Survey {
 }
 
 /// The memory that a line names, by the user's pattern or by the known forms.
-fn figures(line: &str, options: &ReadOptions) -> Vec<Found> {
+fn figures(line: &str, options: &TraceOptions) -> Vec<Found> {
     if line.len() > LONGEST_LINE {
         return Vec::new();
     }
@@ -209,7 +209,7 @@ fn figures(line: &str, options: &ReadOptions) -> Vec<Found> {
 
 impl TextLog {
     /// Looks through the log and settles what is read from it.
-    fn new(input: &Input, options: &ReadOptions) -> Result<Self, TraceError> {
+    fn new(input: &Input, options: &TraceOptions) -> Result<Self, TraceError> {
         let io_error = |source| TraceError::Io { path: input.path().to_owned(), source };
         let survey = Survey::of(input, options).map_err(io_error)?;
         let kind = survey.choose();

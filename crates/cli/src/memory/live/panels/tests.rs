@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::live::history::Point;
-use garden_memory::{Plateau, RunFacts, probe::Probe, record::Recorder, steps::StepBoard};
+use garden_memory::{Plateau, Recorder, RunFacts, StepBoard, probe::Probe};
 use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyCode};
 
 /// A reading of this process with a verdict that has much to say.

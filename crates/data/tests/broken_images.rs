@@ -1,4 +1,4 @@
-//! No input panics, hangs or is taken for an image that it is not: every golden image, cut and mangled.
+//! Every golden image, cut and mangled: none panics, hangs, or decodes to an image that it is not.
 
 use garden_data::{
     image::{self, DecodeLimits, ImageError},
@@ -56,7 +56,8 @@ fn a_jpeg_cut_anywhere_is_refused() {
 
 #[test]
 fn a_broken_image_leaves_no_patches() {
-    // Rows are cut into patches as they are decoded, so the first ones are there when the data turns out to end.
+    // Rows are cut into patches as they are decoded, so the first ones are there when the data turns out to
+    // end.
     let processor = Processor::new(ProcessorConfig::default(), LIMITS);
     let mut patches = vec![7; 3];
     for (name, bytes) in

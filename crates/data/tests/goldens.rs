@@ -1,4 +1,5 @@
-//! Against Pillow and HF's Qwen2.5-VL processor, by the files that `goldens/make.py` made with them.
+//! Compares with Pillow and HF's Qwen2.5-VL processor, through the files that `goldens/make.py` made with
+//! them.
 
 use garden_data::{
     Conversation, EncodedRow, ImageSource, Part, Purpose, Recipe, Role, Turn,
@@ -126,7 +127,8 @@ fn headers_say_what_decoding_takes() {
         let processor = processor(golden.min_pixels, golden.max_pixels);
         let grid = processor.append_patches(&encoded, &mut work, &mut Vec::new()).expect(&golden.file);
         let (said, held) = (extent.decoding_bytes as usize, work.buffer_bytes());
-        // A JPEG's scan is copied, into a buffer that grows by doubling; what others keep while they decode is no longer there.
+        // A JPEG's scan is copied, into a buffer that grows by doubling; what others keep while they decode
+        // is no longer there.
         let copied = 2 * encoded.len();
         // Rows of blocks, rows between the passes, a row of patches and the filter's weights.
         let rows = 300 * (extent.width + extent.height + 14 * (grid.columns + grid.rows)) as usize;
@@ -347,7 +349,8 @@ fn a_sample_shows_each_token_by_itself() {
     let encoder = encoder();
     let mut encoded = encoder.encode(&exchange(&["👩 [[1]]"]), &[], TrainOn::Assistant).expect("encodes");
     let first = encoded.trained.iter().position(|trained| *trained).expect("an answer");
-    // As if another rule had taken the first token of the answer, which is a piece of a character, out of the loss.
+    // As if another rule had taken the first token of the answer, which is a piece of a character, out of the
+    // loss.
     encoded.trained[first] = false;
     let shown = encoder.runs(&encoded).expect("decodes").shown(usize::MAX);
     let (_, answer) = shown.split_once("assistant\n").expect("an answer");

@@ -26,10 +26,10 @@ pub struct Args {
     /// A command to measure, as a shell would run it; give it twice to compare two.
     #[arg(long, value_name = "CMD", required_unless_present = "dataset")]
     cmd: Vec<String>,
-    /// Rows that the parts of training work on, instead of commands.
+    /// Measure the parts of training on these rows, instead of commands.
     #[arg(long, value_name = "PATH|HUB_ID", conflicts_with = "cmd")]
     dataset: Option<String>,
-    /// The model for these parts; a tiny one is made if not given.
+    /// The model folder for these parts; a tiny model is made if not given.
     #[arg(long, value_name = "DIR", requires = "dataset")]
     base_model: Option<PathBuf>,
     /// How many rows of the dataset a part works through in each round.
@@ -137,13 +137,13 @@ fn show(runs: &[Vec<Measured>], difference: Option<Difference>) {
     let amount = ByteSize(difference.bytes.abs() as u64);
     match (difference.interval, difference.confidence) {
         (Some((low, high)), Some(confidence)) => println!(
-            "the {which} keeps {amount} more (first less second: {} to {} with 95 % probability); confidence {:.1} %",
+            "the {which} keeps {amount} more (first minus second: {} to {} with 95 % probability); confidence {:.1} %",
             signed(low),
             signed(high),
             100.0 * confidence
         ),
         _ => {
-            println!("the {which} keeps {amount} more; run --rounds 2 or more to know whether that is chance")
+            println!("the {which} keeps {amount} more; use --rounds 2 or more to know whether that is chance")
         }
     }
 }

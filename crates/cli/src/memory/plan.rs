@@ -33,8 +33,8 @@ Exit code 4 if it does not fit this machine, or --memory-budget if that is given
 pub struct Args {
     #[command(flatten)]
     run: RunFlags,
-    /// Tokens of a row that belong to its image, where no --dataset is given; the others are labelled
-    /// [default: the most of either].
+    /// Tokens of a row that belong to its image, where no --dataset is given; all remaining tokens are
+    /// labelled [default: the most of either].
     #[arg(long, value_name = "N")]
     image_tokens: Option<usize>,
     /// What to print.
@@ -48,7 +48,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let has_rows = options.dataset.is_some();
     check_rows(&options, args.image_tokens)?;
     let config = RunConfig::resolve(TrainOptions {
-        // A plan asks for neither, and a run's settings are whole only with both.
+        // A plan needs neither, but a run's settings are complete only with both.
         dataset: options.dataset.or_else(|| Some(String::new())),
         output_dir: options.output_dir.or_else(|| Some(Default::default())),
         ..options

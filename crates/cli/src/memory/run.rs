@@ -61,11 +61,11 @@ pub struct Args {
     /// How long the command may take to end after it was told to stop.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     grace: Duration,
-    /// How often to start it again at most.
+    /// Start the command again this often at most.
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_restarts: u32,
-    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several
-    /// times.
+    /// Add this argument when the command is started again, such as --restart-arg=--resume; may be given
+    /// several times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     view.close(&Ending { how: how.as_deref(), after: begun.elapsed() });
     let outcome = outcome?;
     supervise::end_like(outcome);
-    // Codes above 255 do not exist; the shell would cut them likewise.
+    // Codes above 255 do not exist; a shell would cut them in the same way.
     Ok(ExitCode::from(outcome.exit_code() as u8))
 }
 

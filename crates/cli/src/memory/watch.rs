@@ -56,7 +56,7 @@ struct Target {
     find_training: bool,
 }
 
-/// Watches until the process ends, the time is up or Ctrl-C.
+/// Watches until the process ends, the time is up or Ctrl-C is pressed.
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let pid = match args.target.pid {

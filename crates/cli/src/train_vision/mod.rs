@@ -42,11 +42,11 @@ pub struct Args {
     run: RunFlags,
 }
 
-/// Trains.
+/// Trains the model.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
     let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked))?;
-    // An empty name is what a shell makes of a variable that is not set.
+    // A shell makes an empty name of a variable that is not set.
     options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
     options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
     let report = checked_run(options, display).map_err(|error| in_format(error, display.log_format))?;
@@ -65,7 +65,7 @@ fn checked_run(options: TrainOptions, display: DisplayOptions) -> Result<RunRepo
     supervised(lines, |observer, cancel| Ok(train(&config, observer, cancel)?))
 }
 
-/// Who reads lines of JSON reads errors so too.
+/// An error in the format of the lines: a program that reads JSON reads errors as JSON too.
 fn in_format(error: Error, format: Option<LogFormat>) -> Error {
     if format == Some(LogFormat::Json) { AsJson(error).into() } else { error }
 }

@@ -16,8 +16,8 @@ pub fn read(row: &str) -> Result<(Shape, Conversation), BadRow> {
     reading(row).map(|reading| (reading.shape, reading.conversation))
 }
 
-/// A conversation in one line: `user[img(a.png)|What?] assistant[A cat]`. A turn that the row excludes from learning has
-/// a minus before it, and calls of tools stand behind their turn.
+/// A conversation in one line: `user[img(a.png)|What?] assistant[A cat]`. A turn that the row excludes from
+/// learning has a minus before it, and calls of tools stand behind their turn.
 pub fn outline(row: &str) -> (Shape, String) {
     let (shape, conversation) = read(row).unwrap_or_else(|error| panic!("{row}: {error}"));
     let part = |part: &Part| match part {

@@ -22,6 +22,6 @@ Exit codes:
   2   wrong use, or input that cannot be read
   3   undecided
   4   bounded, but it will not fit the limit
-  75  stopped at a memory limit after a checkpoint; running again goes on from there
-  130 interrupted (Ctrl-C, SIGTERM, a closed terminal): after a checkpoint at the first signal, at once at the second;
-      the last line says which checkpoint running again goes on from";
+  75  stopped at a memory limit after a checkpoint; the same command goes on from there
+  130 interrupted (Ctrl-C, SIGTERM, a closed terminal): the first signal writes a checkpoint, the second ends at once;
+      the last line names the checkpoint that the same command goes on from";

@@ -236,7 +236,7 @@ fn a_run_goes_on_from_an_adapter_with_its_rank_and_layers() {
     assert_eq!(moved.code, Some(0), "{}", moved.errors);
     assert!(garden.output("moved").adapter() != garden.output("first").adapter(), "it learns");
     for (output, flags, words) in [
-        ("other", &["--lora-r", "16"][..], "--lora-r 16 and --adapter "),
+        ("other", &["--lora-r", "16"][..], "--lora-r 16 contradicts --adapter "),
         ("other", &["--target-modules", "q_proj"], "--target-modules and --adapter exclude each other"),
         ("first", &[], "is the adapter to start from"),
     ] {

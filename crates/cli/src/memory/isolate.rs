@@ -14,9 +14,10 @@ Examples:
   model-garden memory isolate --rounds 5 --format json --cmd './a' --cmd './b'
   model-garden memory isolate --dataset rows.jsonl --base-model models/qwen
 
-Each command runs in turn, under watch, as often as --rounds says. Which of the two keeps more memory is told with the
-confidence that it is not chance. With --dataset each part of training (rows, decode, process, collate, forward, step) works alone
-through the same rows, in a process of its own, and once more keeping all that it makes: what a leak in that part would look like.
+Each command runs in turn, under watch, as often as --rounds says. The result says which of the two keeps more
+memory, and the confidence that this is not chance. With --dataset, each part of training (rows, decode, process, collate,
+forward, step) works through the same rows alone, in a process of its own. It does so once more while it keeps everything
+it makes, which shows what a leak in that part would look like.
 Exit code: 0 if no run leaks, 1 if one does; runs that keep things on purpose do not count.";
 
 /// Flags of `memory isolate`.

@@ -22,10 +22,10 @@ Examples:
   model-garden memory plan --base-model ./config.json --batch-size 4 --memory-budget 12GB --format json
   model-garden memory plan --config run.toml
 
-The flags are those of train-vision and mean the same, so any run can be planned; --output-dir is not needed, nor is --dataset.
-Nothing is loaded: --base-model may be a model's folder, a config.json alone, or the name of a shape (tiny, small, medium,
-3b, 7b, 32b, 72b); --dataset needs a folder. The lines are those of the run's own memory layout.
-Exit code 4 if it does not fit this machine, or --memory-budget if that is given.";
+The flags are those of train-vision and mean the same, so any run can be planned; --output-dir and --dataset may be left out.
+Nothing is loaded: --base-model may be a model folder, a config.json alone, or the name of a shape (tiny, small, medium,
+3b, 7b, 32b, 72b); --dataset needs a model folder. The lines are those of the run's own memory layout.
+Exit code 4 if the run does not fit this machine, or --memory-budget if that is given.";
 
 /// Flags of `memory plan`.
 #[derive(clap::Args)]

@@ -26,8 +26,8 @@ Examples:
   model-garden memory run --leave-free 2GB -- python train.py
   model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
 
-The command has the terminal as without us: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
-through; what is said about memory goes to standard error. With --format tui the screen has the terminal, so a prompt fails.
+The command keeps the terminal: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
+through; lines about memory go to standard error. With --format tui the screen takes the terminal, so a prompt fails.
 The command is told of its limit by a signal and by a message on the socket in MODEL_GARDEN_SOCKET (see
 docs/memory-socket.md).
 Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.";

@@ -30,9 +30,9 @@ Examples:
   model-garden memory run --limit 8GB --on-limit restart -- model-garden train-vision --config run.toml
 
 The same command continues a run that was stopped or killed, to the same result. docs/training.md tells more.
-Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 130 if it was interrupted. The first Ctrl-C
-or a closed terminal finishes the step and writes a checkpoint; a second Ctrl-C ends at once, without one. The last line
-says which one is the last. Under `nohup` a closed terminal changes nothing.";
+Exit code: 0 when done, 75 if the run stopped at a memory limit after a checkpoint, 130 if it was interrupted. At the
+first Ctrl-C, or when the terminal is closed, the run finishes its step and writes a checkpoint. A second Ctrl-C ends it at
+once, without one. The last line names the last checkpoint. Under `nohup`, closing the terminal changes nothing.";
 
 /// Flags of `train-vision`.
 #[derive(clap::Args)]

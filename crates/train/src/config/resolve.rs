@@ -473,9 +473,9 @@ mod tests {
         assert!(from(|o| o.lora_r = Some(8)).is_ok());
         type Change = fn(&mut TrainOptions);
         let cases: [(Change, &str); 5] = [
-            (|o| o.lora_r = Some(16), "lora-r 16 and adapter "),
-            (|o| o.lora_alpha = Some(16.0), "lora-alpha 16 and adapter "),
-            (|o| o.use_rslora = Some(true), "use-rslora true and adapter "),
+            (|o| o.lora_r = Some(16), "lora-r 16 contradicts the adapter "),
+            (|o| o.lora_alpha = Some(16.0), "lora-alpha 16 contradicts the adapter "),
+            (|o| o.use_rslora = Some(true), "use-rslora true contradicts the adapter "),
             (|o| o.target_modules = Some("v_proj".into()), "target-modules and adapter exclude"),
             (|o| o.method = Some(Method::Full), "adapter and method full exclude"),
         ];

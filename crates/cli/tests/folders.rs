@@ -183,7 +183,7 @@ fn paths_as_people_write_them_train_once_their_folder_is_named() {
         );
     }
     let nowhere = Finished::of(&mut garden.training("nowhere", &["--image-root", "/no/such/folder"]));
-    assert!(nowhere.errors.contains("/no/such/folder: --image-root names a folder"), "{}", nowhere.errors);
+    assert!(nowhere.errors.contains("/no/such/folder: --image-root needs a folder"), "{}", nowhere.errors);
 }
 
 #[test]

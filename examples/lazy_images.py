@@ -1,4 +1,4 @@
-"""A training loop with the founding bug: pictures decode on first touch, and the dataset keeps what it decoded.
+"""A training loop with the founding bug: images decode on first touch, and the dataset keeps what it decoded.
 
 Needs nothing but Python. Try it under watch:
 
@@ -10,12 +10,12 @@ import argparse
 import random
 import time
 
-PICTURES = 200
+IMAGES = 200
 PER_STEP = 4
 EPOCHS = 3
 
 
-class LazyPicture:
+class LazyImage:
     """Decodes on first touch; `keep` is the bug: the decoded pixels stay for as long as the dataset lives."""
 
     def __init__(self, size, keep):
@@ -33,19 +33,19 @@ class LazyPicture:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fixed", action="store_true", help="decode into a private copy: memory stays flat")
-    parser.add_argument("--megabytes", type=float, default=2.0, help="size of one decoded picture")
+    parser.add_argument("--megabytes", type=float, default=2.0, help="size of one decoded image")
     parser.add_argument("--seconds-per-step", type=float, default=0.06)
     options = parser.parse_args()
 
-    pictures = [LazyPicture(int(options.megabytes * 1e6), keep=not options.fixed) for _ in range(PICTURES)]
-    steps_per_epoch = PICTURES // PER_STEP
+    images = [LazyImage(int(options.megabytes * 1e6), keep=not options.fixed) for _ in range(IMAGES)]
+    steps_per_epoch = IMAGES // PER_STEP
     order = random.Random(0)
     step = 0
     for _ in range(EPOCHS):
-        rows = order.sample(range(PICTURES), PICTURES)
-        for start in range(0, PICTURES, PER_STEP):
+        rows = order.sample(range(IMAGES), IMAGES)
+        for start in range(0, IMAGES, PER_STEP):
             for row in rows[start : start + PER_STEP]:
-                pictures[row].load()
+                images[row].load()
             loss = 1.0 / (1 + step)
             time.sleep(options.seconds_per_step)
             step += 1

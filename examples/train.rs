@@ -1,4 +1,4 @@
-//! Trains an adapter from a program of its own: `cargo run --release --example train -- MODEL ROWS OUTPUT`.
+//! Trains an adapter from a program: `cargo run --release --example train -- MODEL ROWS OUTPUT`.
 
 use garden_train::{Cancel, Event, RunConfig, RunError, TrainOptions, train};
 
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut observer = |event: &Event| match event {
         Event::Step(step) => {
             println!("step {}: loss {:.4}", step.step, step.loss);
-            // Good enough: a checkpoint is written, and the same settings would go on from it.
+            // The loss is good enough: a checkpoint is written, and the same settings would continue from it.
             if step.loss < 0.01 {
                 stop.cancel()
             }

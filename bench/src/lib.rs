@@ -4,12 +4,12 @@ use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Resident memory now, and the most there ever was.
+/// Resident memory now and at its peak.
 #[derive(Debug, Clone, Copy)]
 pub struct Resident {
     /// Bytes now.
     pub now: u64,
-    /// The most since the process began.
+    /// The peak since the process began.
     pub peak: u64,
 }
 
@@ -25,7 +25,7 @@ pub fn resident() -> Result<Resident> {
     Ok(Resident { now: field("VmRSS:")?, peak: field("VmHWM:")? })
 }
 
-/// Seconds of processor time, all threads together: what other programs do meanwhile hardly shows in it.
+/// Seconds of processor time of all threads together, which other programs hardly affect.
 pub fn processor_seconds() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9

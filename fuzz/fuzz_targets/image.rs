@@ -1,5 +1,5 @@
-//! A data URI, or raw bytes, to pixels and to patches: no panic, the header and the pixels agree on the size, and there
-//! are patches where there are pixels.
+//! Reads a data URI or raw bytes as pixels and as patches: no panic, the header's size matches the decoded
+//! image, and an image that decodes has patches.
 #![no_main]
 
 use garden_data::{
@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 
 const LIMITS: DecodeLimits = DecodeLimits { max_pixels: 1 << 20 };
 
-// A panic of a reader that we guard is no finding; one that gets out still is.
+// A panic in a reader that we guard is not a finding; one that escapes the guard is.
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |bytes: &[u8]| {
     let decoded = std::str::from_utf8(bytes).ok().and_then(|text| decode_data_uri(text).ok());
     let bytes = decoded.as_deref().unwrap_or(bytes);

@@ -1,11 +1,11 @@
-//! Any file under a Parquet name: no panic.
+//! Reads any bytes as a Parquet file: no panic.
 #![no_main]
 
 use garden_data::{Dataset, DatasetOptions, RowReader};
 use libfuzzer_sys::fuzz_target;
 use std::{fs, sync::Arc};
 
-// A panic of a reader that we guard is no finding; one that gets out still is.
+// A panic in a reader that we guard is not a finding; one that escapes the guard is.
 fuzz_target!(init: std::panic::set_hook(Box::new(|_| {})), |bytes: &[u8]| {
     let path = std::env::temp_dir().join(format!("garden-fuzz-{}.parquet", std::process::id()));
     fs::write(&path, bytes).expect("a writable folder");

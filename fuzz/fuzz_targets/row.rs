@@ -1,4 +1,4 @@
-//! The text of a row to a conversation: no panic, and images only where they may be.
+//! Reads any text as a row: no panic, and images only where they may be.
 #![no_main]
 
 use garden_data::{

@@ -1,4 +1,5 @@
-//! The rows of a file: where they are does not depend on how the file is read, and a valid array loses none.
+//! Finds the rows of a file: their places do not depend on how the file is read, and a valid array loses
+//! none.
 #![no_main]
 
 use garden_data::parsers::{Layout, ScanError, Value, scan_rows, trim_row};
@@ -17,7 +18,7 @@ fn spans(reader: impl Read, layout: Layout) -> Option<Vec<u64>> {
 }
 
 fn halves(text: &[u8]) -> Chain<&[u8], &[u8]> {
-    // A byte order mark is looked for in the first piece only, and no reader hands out less than this.
+    // Only the first piece is searched for a byte order mark, and no reader gives less than this.
     let (a, b) = text.split_at((text.len() / 2).max(3).min(text.len()));
     a.chain(b)
 }

@@ -1,4 +1,4 @@
-//! Any text in any turns to token ids: no panic, and text never becomes a control token.
+//! Turns any text in any turns into token ids: no panic, and text never becomes a control token.
 #![no_main]
 
 use garden_data::{Conversation, Encoder, ImageSource, Part, Role, TrainOn, Turn};
@@ -10,7 +10,7 @@ static ENCODER: LazyLock<Encoder> = LazyLock::new(|| {
     Encoder::from_dir(Path::new(checkpoint)).expect("the checkpoint of the tests")
 });
 
-/// Each line is a turn: its first byte tells the role, and a tab stands for an image.
+/// Each line is a turn: its first byte decides the role, and a tab stands for an image.
 fn conversation(text: &str) -> Conversation {
     let turn = |line: &str| {
         let role = [Role::User, Role::Assistant, Role::System, Role::Tool][line.len() % 4];

@@ -2,7 +2,8 @@
 //!
 //!     cargo run --release -p garden-bench --bin index_memory -- [FOLDER [ROWS]]
 //!
-//! Writes the rows once (0.6 GB), then opens them twice, first without and then with their index, and reads some.
+//! Writes the rows once (0.6 GB), then opens them twice, first without and then with their index, and reads
+//! some.
 
 use anyhow::Result;
 use garden_bench::resident;

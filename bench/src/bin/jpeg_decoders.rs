@@ -1,5 +1,5 @@
-//! Our JPEG decoder beside zune-jpeg: milliseconds on one core, and how far zune-jpeg's pixels are from ours, which are
-//! Pillow's to the last bit (the goldens and the peers suite hold that).
+//! Compares our JPEG decoder with zune-jpeg: milliseconds on one core, and how far zune-jpeg's pixels are
+//! from ours. Ours equal Pillow's to the last bit, which the goldens and the peers suite check.
 //!
 //!     python bench/images.py --keep photos        # photos of the three sizes; times Pillow's decoder as well
 //!     cargo run --release -p garden-bench --bin jpeg_decoders photos/*.jpg
@@ -10,7 +10,7 @@ use std::time::Instant;
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::JpegDecoder;
 
-/// Decodes of each file by each decoder, in turn; the fastest counts, as noise only ever adds.
+/// Times that each decoder decodes each file, in turn; the fastest counts, because noise only adds time.
 const ROUNDS: usize = 15;
 
 fn main() -> Result<()> {

@@ -1,7 +1,8 @@
-//! What loading a model costs: time, the weights' own bytes, and the most memory the process ever had.
+//! What loading a model costs: time, the bytes of the weights, and the peak memory of the process.
 //!
 //! `cargo run --release -p garden-bench --bin load_memory -- DIR [stored|16|8|4]`, after for example
-//! `model-garden init --preset 3b --output DIR`. The peak should be the weights held in memory plus one tensor.
+//! `model-garden init --preset 3b --output DIR`. The peak should be the weights held in memory plus one
+//! tensor.
 
 use anyhow::{Context, Result, bail};
 use garden_bench::resident;

@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release -p garden-bench --bin loader_memory -- [FOLDER [ROWS [WxH [MAX_PIXELS]]]]
 //!
-//! Makes 663 photos of 6 megapixels as base64 JPEG rows in FOLDER (0.5 GB; made once), then reads two epochs in batches
-//! of two and prints resident memory on the way. Making happens in a process of its own, to leave no trace in this one.
+//! Makes 663 photos of 6 megapixels as base64 JPEG rows in FOLDER (0.5 GB; made once), then reads two epochs
+//! in batches of two and prints resident memory on the way. Making happens in a process of its own, to leave
+//! no trace in this one.
 
 use anyhow::{Context, Result, bail};
 use garden_bench::resident;
@@ -23,7 +24,7 @@ use std::{
 const CHECKPOINT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/data/tests/goldens/checkpoint");
 const EPOCHS: u64 = 2;
 const BATCH_SIZE: usize = 2;
-/// Growth is counted from here on.
+/// Batches after which growth is counted.
 const WARM_BATCHES: usize = 20;
 
 fn main() -> Result<()> {

@@ -3,8 +3,9 @@
 //!     train_step init tiny|small|medium|3b FOLDER
 //!     train_step run MODEL ADAPTER BATCH f32|nf4 keep|recompute
 //!
-//! `run` answers every line on its standard input with a line of JSON: `step` with the seconds and the loss of one step of
-//! AdamW, `memory` with the peak of the process and what was planned, `limit` with the speed of large products.
+//! `run` answers every line on its standard input with a line of JSON: `step` with the seconds and the loss
+//! of one step of AdamW, `memory` with the peak of the process and what was planned, `limit` with the speed
+//! of large products.
 
 use anyhow::{Context, Result, bail};
 use garden_bench::{processor_seconds, resident};
@@ -165,10 +166,11 @@ impl Run {
     }
 }
 
-/// Side of the squares whose product is the limit: far too large for any cache, as favourable as a product gets.
+/// Side of the square matrices whose product is the limit: far too large for any cache, and as favourable as
+/// a product gets.
 const SIDE: usize = 2048;
 
-/// Multiplications and additions a second in the best of some products of large squares.
+/// Multiplications and additions per second, in the best of several products of large square matrices.
 fn limit() -> f64 {
     let (left, right) = (vec![0.5f32; SIDE * SIDE], vec![0.25f32; SIDE * SIDE]);
     let mut out = vec![0.0; SIDE * SIDE];

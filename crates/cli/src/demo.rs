@@ -25,7 +25,7 @@ pub struct Args {
     /// A new or empty folder.
     #[arg(long, value_name = "DIR", default_value = "garden-demo")]
     output: PathBuf,
-    /// Decides the weights, the images and the order.
+    /// Seed of the weights, the images and the order of rows.
     #[arg(long, default_value_t = 7)]
     seed: u64,
     /// What to print.
@@ -33,7 +33,7 @@ pub struct Args {
     format: Format,
 }
 
-/// Shows what training does.
+/// Runs the demo and prints what it shows.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.output.exists() && args.output.read_dir()?.next().is_some() {
         bail!("{} is not empty: name another folder with --output", args.output.display());
@@ -43,7 +43,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         |observer: &mut Terminal, cancel: &Cancel| Ok(demo(&args.output, args.seed, observer, cancel)?);
     let Some(result) = supervised(lines.clone(), shown).0? else {
         let folder = args.output.display();
-        lines.text(&format!("a demo begins anew: remove {folder}, or name another folder with --output"));
+        lines.text(&format!(
+            "a demo cannot be resumed: remove {folder}, or name another folder with --output"
+        ));
         return Ok(ExitCode::from(exit::INTERRUPTED));
     };
     if args.format == Format::Json {
@@ -57,11 +59,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         } else {
             format!("wrong, it is {}", answer.right)
         };
-        println!("  {}  {:<8}{mark}", answer.picture.display(), answer.given);
+        println!("  {}  {:<8}{mark}", answer.image.display(), answer.given);
     }
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     println!(
-        "Right to the letter on {} such images, in its own words: {} before, {} after; guessing among the colours gives {}.",
+        "Exactly right on {} such images, in its own words: {} before training, {} after; guessing among the colours would give {}.",
         result.images,
         percent(result.before),
         percent(result.after),

@@ -37,7 +37,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit::BAD_INPUT)
 }
 
-/// Ends the process as clap would: help and versions on standard output, wrong use in the format that was asked for.
+/// Ends the process as clap would: help and versions on standard output, wrong use in the format that was
+/// asked for.
 pub fn wrong_use(error: &clap::Error) -> ! {
     if error.use_stderr() && asks_for_json(std::env::args()) {
         let text = error.render().to_string();
@@ -47,14 +48,14 @@ pub fn wrong_use(error: &clap::Error) -> ! {
     error.exit()
 }
 
-/// Whether the flags ask for lines of JSON, though they could not be read.
+/// Whether the flags ask for lines of JSON, even though they could not be read.
 fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
     let arguments: Vec<String> = arguments.collect();
     let apart = arguments.windows(2).any(|pair| pair == ["--log-format", "json"]);
     apart || arguments.iter().any(|argument| argument == "--log-format=json")
 }
 
-/// The event that ends a run which failed, with the command line's advice in its message.
+/// The event that ends a failed run, with the command line's advice in its message.
 fn json_line(message: &str, end: Option<&End>) -> String {
     let not_begun = End {
         reason: EndReason::Failed,
@@ -68,8 +69,8 @@ fn json_line(message: &str, end: Option<&End>) -> String {
     Record::now(Event::End(Box::new(end))).to_json()
 }
 
-/// The error and its causes in one line, with the advice about the first of them that has any. A cause that the text
-/// before it already tells is not said twice.
+/// The error and its causes in one line, with the advice about the first of them that has any. A cause that
+/// the text before it already names is not repeated.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut told = String::new();
     let mut also = None;
@@ -82,7 +83,7 @@ fn with_causes(error: &anyhow::Error) -> String {
         match told.as_str() {
             "" => told = text,
             _ if told.contains(&text) => {}
-            // What stands before it has told it without the flags.
+            // The text before it names this cause without the flags.
             _ if told.contains(&cause.to_string()) => told = told.replace(&cause.to_string(), &text),
             _ => told = format!("{told}: {text}"),
         }

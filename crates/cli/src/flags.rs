@@ -18,7 +18,7 @@ pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -26,10 +26,10 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct DisplayOptions {
-    /// No progress, only errors.
+    /// Show no progress, only errors.
     #[arg(long, help_heading = "Log", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub quiet: Option<bool>,
-    /// Lines for people or for programs (text).
+    /// How lines are written: for people or for programs (text).
     #[arg(long, help_heading = "Log", value_enum)]
     pub log_format: Option<LogFormat>,
 }
@@ -39,7 +39,7 @@ impl FrontEndOptions for DisplayOptions {
 }
 
 impl DisplayOptions {
-    /// These where they are given, those of `file` where not.
+    /// These options where they are given, and those of `file` elsewhere.
     fn over(self, file: Self) -> Self {
         Self { quiet: self.quiet.or(file.quiet), log_format: self.log_format.or(file.log_format) }
     }
@@ -58,7 +58,7 @@ pub struct RunFlags {
 }
 
 impl RunFlags {
-    /// How lines are to be written, as the flags say or else the file, even one that cannot be used.
+    /// How lines are to be written: as the flags say, or else the file, even a file that cannot be used.
     pub fn log_format(&self) -> Option<LogFormat> {
         self.display.log_format.or_else(|| self.config.as_deref().and_then(log_format_of))
     }
@@ -71,7 +71,8 @@ impl RunFlags {
     }
 }
 
-/// The format of log lines that a file asks for, though the file cannot be used: who reads JSON reads its errors so too.
+/// The format of log lines that a file asks for, even if the file cannot be used: a program that reads JSON
+/// reads errors as JSON too.
 fn log_format_of(path: &Path) -> Option<LogFormat> {
     let bytes = std::fs::read(path).ok().filter(|bytes| bytes.len() as u64 <= LARGEST_FILE)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -86,16 +87,16 @@ fn log_format_of(path: &Path) -> Option<LogFormat> {
 /// How images are resized.
 #[derive(Args)]
 pub struct PixelFlags {
-    /// Enlarge images below this number of pixels [default: the checkpoint's].
+    /// Enlarge images below this number of pixels [default: the limit in the model folder].
     #[arg(long, value_name = "N")]
     pub min_pixels: Option<u64>,
-    /// Shrink images above this number of pixels [default: the checkpoint's].
+    /// Shrink images above this number of pixels [default: the limit in the model folder].
     #[arg(long, value_name = "N")]
     pub max_pixels: Option<u64>,
 }
 
 impl PixelFlags {
-    /// What the library reads.
+    /// The limits as the library takes them.
     pub fn limits(&self) -> PixelLimits {
         PixelLimits { min: self.min_pixels, max: self.max_pixels }
     }
@@ -116,7 +117,7 @@ pub struct PrecisionFlags {
 }
 
 impl PrecisionFlags {
-    /// What the library reads.
+    /// The precision as the library takes it.
     pub fn precision(&self) -> Precision {
         match (self.load_in_4bit, self.load_in_8bit, self.load_in_16bit) {
             (true, ..) => Precision::Bits4,

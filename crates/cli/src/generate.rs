@@ -27,10 +27,10 @@ The answer goes to standard output as it grows, everything else to standard erro
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The model's folder.
+    /// The model folder.
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// An adapter's folder: what training wrote, or PEFT.
+    /// The folder of an adapter that training or PEFT wrote.
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// An image; repeat the flag for several. Images come before the words.
@@ -42,7 +42,7 @@ pub struct Args {
     /// The longest answer, in tokens.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
-    /// How adventurous: 0 always takes the likeliest token.
+    /// How random the answer is; 0 always takes the likeliest token.
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
     /// With a temperature, the same seed gives the same answer.
@@ -57,12 +57,12 @@ pub struct Args {
     format: Format,
 }
 
-/// Asks and prints.
+/// Asks the model and prints its answer.
 pub fn run(args: &Args) -> Result<ExitCode> {
     std::iter::once(&args.model).chain(&args.adapter).try_for_each(|folder| check_folder(folder))?;
     let folder = ModelFolder::open(&args.model)?;
     let mut interpreter = Interpreter::new(&folder, args.pixels.limits())?;
-    // Whatever is wrong with the question is told before gigabytes are read.
+    // A fault in the question is reported before gigabytes are read.
     let prompt = prompt(args, &mut interpreter)?;
     let bar =
         ProgressBar::new(1000).with_style(ProgressStyle::with_template("loading [{bar:30}] {percent} %")?);
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if stream && stderr().is_terminal() {
         let pace = answer.tokens.len() as f64 / answer.answer_seconds.max(1e-9);
         eprintln!(
-            "\n{} read in {:.1} s, {} said at {pace:.1} a second",
+            "\n{} read in {:.1} s, {} written at {pace:.1} a second",
             counted(answer.prompt_tokens as u64, "token"),
             answer.prompt_seconds,
             answer.tokens.len()
@@ -103,7 +103,7 @@ fn prompt(args: &Args, interpreter: &mut Interpreter) -> Result<Prompt> {
     interpreter.prompt(&asked, &images, sampling).map_err(|error| name_image(error, &args.image))
 }
 
-/// An image that cannot be used is named by its file.
+/// Names the file of an image that cannot be used.
 fn name_image(error: GenerateError, files: &[PathBuf]) -> anyhow::Error {
     match error {
         GenerateError::Question(BadRow::Image { number, source }) if (1..=files.len()).contains(&number) => {

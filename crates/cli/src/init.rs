@@ -22,7 +22,7 @@ pub struct Args {
     /// Which shape to make.
     #[arg(long, value_enum)]
     preset: Shape,
-    /// The folder to make; it must not exist, or be empty.
+    /// The folder to make; it must be new or empty.
     #[arg(long, value_name = "DIR")]
     output: PathBuf,
     /// The same seed makes the same bytes.

@@ -1,4 +1,4 @@
-//! `inspect`: what a checkpoint, an adapter or a file of tensors is.
+//! `inspect`: what a model folder, an adapter or a file of tensors is.
 
 use crate::exit;
 use crate::progress::Format;
@@ -18,11 +18,11 @@ Examples:
 
 Exit code 1 if a problem was found.";
 
-/// Say what a checkpoint, an adapter or a safetensors file is, and what is wrong with it.
+/// Say what a model folder, an adapter or a safetensors file is, and what is wrong with it.
 #[derive(Flags)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A model's or an adapter's folder, or a .safetensors file.
+    /// A model folder, an adapter's folder, or a .safetensors file.
     path: PathBuf,
     /// Read every value and report NaN and infinity; without it only headers are read.
     #[arg(long)]

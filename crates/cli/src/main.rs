@@ -1,7 +1,7 @@
 //! The `model-garden` command: flags in, calls out.
 //!
-//! Each command is a module with its flags (`Args`) and a `run` that returns an exit code; the libraries do the
-//! work. Errors become one line and exit code 2.
+//! Each command is a module with its flags (`Args`) and a `run` that returns an exit code; the libraries do
+//! the work. Errors become one line and exit code 2.
 
 #[macro_use]
 mod print;
@@ -49,9 +49,9 @@ enum Command {
     Dataset(dataset::Command),
     /// Make a new model with random weights.
     Init(init::Args),
-    /// Ask a model about pictures, and stream what it answers.
+    /// Ask a model about images, and stream its answer.
     Generate(Box<generate::Args>),
-    /// Say what a checkpoint, an adapter or a file of tensors is.
+    /// Say what a model folder, an adapter or a file of tensors is.
     Inspect(inspect::Args),
     /// Print a completion script for a shell.
     Completions(completions::Args),
@@ -80,7 +80,8 @@ fn run(command: Command) -> Result<ExitCode> {
 }
 
 impl Command {
-    /// Whether it does a model's arithmetic, or plans it. `train-vision` asks by itself: its errors have a format.
+    /// Whether it computes with a model, or plans to, and so needs the processor's instructions.
+    /// `train-vision` checks them itself, because its errors have a format.
     fn computes(&self) -> bool {
         match self {
             Self::Demo(_) | Self::Merge(_) | Self::Init(_) | Self::Generate(_) => true,

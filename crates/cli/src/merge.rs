@@ -19,7 +19,7 @@ result that equals its base is refused.";
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Folder of the model that the adapter was trained on.
+    /// The model folder that the adapter was trained on.
     #[arg(long, value_name = "DIR")]
     base_model: PathBuf,
     /// Folder of the adapter: a run's output, or one of its checkpoints.
@@ -36,7 +36,7 @@ pub struct Args {
     format: progress::Format,
 }
 
-/// Merges.
+/// Merges and prints what was written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     [&args.base_model, &args.adapter].into_iter().try_for_each(|folder| check_folder(folder))?;
     let bar = progress::share_bar("merging");

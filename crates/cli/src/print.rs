@@ -1,7 +1,7 @@
 //! `println!` and its like for a reader that may have gone.
 //!
-//! The standard ones panic when standard output is a closed pipe (`| head`) or a full disk. What a command did counts
-//! more than who reads of it, so these go on. They take the place of the standard ones in this crate.
+//! The standard macros panic when standard output is a closed pipe (`| head`) or a full disk. A command's
+//! work counts more than its reader, so these go on. They replace the standard ones in this crate.
 
 macro_rules! println {
     () => { println!("") };

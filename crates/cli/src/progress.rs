@@ -16,7 +16,7 @@ pub enum Format {
     Json,
 }
 
-/// A bar over thousandths on standard error; nothing where that is no terminal.
+/// A bar over thousandths on standard error; nothing where that is not a terminal.
 pub fn share_bar(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(1000);
     if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {percent} %  {eta} left") {
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const ROWS_STYLE: &str = "{msg} {bar:30} {pos}/{len} rows, {per_sec}, {eta} left";
 const BYTES_STYLE: &str = "{msg} {bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left";
 
-/// Bars of work on datasets: one at a time, once it takes longer than a moment.
+/// Bars for work on datasets: one at a time, shown once the work takes longer than a moment.
 #[derive(Default)]
 pub struct Bars {
     bar: Mutex<Option<Bar>>,

@@ -1,4 +1,4 @@
-//! `demo` as a newcomer runs it: from guessing to knowing, on pictures that were not trained on.
+//! `demo` as a newcomer runs it: it learns from some images and answers about others.
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::{
 };
 use support::{Finished, from_terminal, model_garden};
 
-fn pictures(folder: &Path) -> HashSet<Vec<u8>> {
+fn images(folder: &Path) -> HashSet<Vec<u8>> {
     fs::read_dir(folder.join("images"))
         .unwrap()
         .map(|entry| fs::read(entry.unwrap().path()).unwrap())
@@ -20,7 +20,7 @@ fn pictures(folder: &Path) -> HashSet<Vec<u8>> {
 }
 
 #[test]
-fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
+fn it_learns_colours_from_some_images_and_knows_them_in_others() {
     let folder = tempfile::tempdir().unwrap();
     let demo = folder.path().join("demo");
     let finished = Finished::of(model_garden().args(["demo", "--format", "json", "--output"]).arg(&demo));
@@ -40,7 +40,7 @@ fn it_learns_colours_from_some_pictures_and_knows_them_in_others() {
     assert_eq!(report.matches("data:image/png;base64,").count(), 5, "answers are in the report");
     let verdict = finished.errors.lines().rfind(|line| line.starts_with("memory: ")).unwrap();
     assert!(verdict.starts_with("memory: steady at "), "{verdict}");
-    let (trained, asked) = (pictures(&demo.join("training")), pictures(&demo.join("held-out")));
+    let (trained, asked) = (images(&demo.join("training")), images(&demo.join("held-out")));
     assert!(asked.len() > 100 && trained.is_disjoint(&asked), "what is asked about was not trained on");
     let again = Finished::of(model_garden().args(["demo", "--output"]).arg(&demo));
     assert_eq!(again.code, Some(2));
@@ -61,7 +61,7 @@ fn an_interrupted_demo_says_how_to_begin_anew() {
         // It may have been done already, on a machine that is slow to pass signals on.
         if child.wait().unwrap().code() != Some(0) {
             assert_eq!(child.wait().unwrap().code(), Some(130), "{signal:?}: {last}");
-            assert!(last.starts_with("a demo begins anew: remove "), "{last}");
+            assert!(last.starts_with("a demo cannot be resumed: remove "), "{last}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Every `model-garden` command that README and the guides show is run: README's in a bare clone, the guides' in a folder where
-//! small things stand for what they name.
+//! Runs every `model-garden` command that the README and the guides show: the README's in a bare clone, the
+//! guides' in a folder where small things stand for what they name.
 
 mod support;
 
@@ -85,7 +85,7 @@ impl Stage {
             &path("made"),
         );
         rename(path("made/train.jsonl"), path("rows.jsonl")).expect("rows");
-        rename(path("made/images"), path("images")).expect("pictures");
+        rename(path("made/images"), path("images")).expect("images");
         make(&["init", "--preset", "tiny", "--output"], &path("models/qwen"));
         let logs = root().join("crates/memory/tests/data");
         fs::copy(logs.join("founding-run2.log"), path("run.log")).expect("a log");
@@ -128,7 +128,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Commands in the code blocks of a document: lines that begin with the program's name, each with its continuation.
+/// Commands in the code blocks of a document: lines that begin with the program's name, each with its
+/// continuation.
 fn commands(text: &str) -> Vec<String> {
     let joined = text.replace("\\\n", " ");
     let mut fenced = false;
@@ -147,8 +148,8 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The exit codes that answer: an analysis and a plan have more than one. Not 2, which says that the command was no use, and not
-/// that of a crash.
+/// The exit codes that answer: an analysis and a plan have more than one. Not 2, which says that the command
+/// was no use, and not that of a crash.
 fn answers(command: &str) -> &'static [i32] {
     if command.contains(" analyze ") {
         &[0, 1, 3, 4]

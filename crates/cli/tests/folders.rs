@@ -135,9 +135,9 @@ fn a_folder_of_transformers_5_trains_and_answers_and_gives_what_both_versions_re
     for file in ["processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"] {
         assert!(garden.output("from-5").exists(file), "{file}: {}", finished.errors);
     }
-    let picture = garden.path("rows/images/000000.png");
-    let picture = if Path::new(&picture).exists() { picture } else { first_picture(&garden) };
-    let flags = ["--image", &picture, "--prompt", "What is it?", "--max-tokens", "2"];
+    let image = garden.path("rows/images/000000.png");
+    let image = if Path::new(&image).exists() { image } else { first_image(&garden) };
+    let flags = ["--image", &image, "--prompt", "What is it?", "--max-tokens", "2"];
     garden.run(
         &[&["generate", "--model", &garden.path("model"), "--adapter", &garden.path("from-5")], &flags[..]]
             .concat(),
@@ -148,7 +148,7 @@ fn a_folder_of_transformers_5_trains_and_answers_and_gives_what_both_versions_re
     garden.train("again", &["--max-steps", "1", "--base-model", &garden.path("merged")]);
 }
 
-fn first_picture(garden: &Garden) -> String {
+fn first_image(garden: &Garden) -> String {
     let mut names: Vec<_> =
         fs::read_dir(garden.path("rows/images")).unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
@@ -183,7 +183,7 @@ fn paths_as_people_write_them_train_once_their_folder_is_named() {
         );
     }
     let nowhere = Finished::of(&mut garden.training("nowhere", &["--image-root", "/no/such/folder"]));
-    assert!(nowhere.errors.contains("/no/such/folder: --image-root names a folder"), "{}", nowhere.errors);
+    assert!(nowhere.errors.contains("/no/such/folder: --image-root needs a folder"), "{}", nowhere.errors);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_run_goes_on_from_an_adapter_with_its_rank_and_layers() {
     assert_eq!(moved.code, Some(0), "{}", moved.errors);
     assert!(garden.output("moved").adapter() != garden.output("first").adapter(), "it learns");
     for (output, flags, words) in [
-        ("other", &["--lora-r", "16"][..], "--lora-r 16 and --adapter "),
+        ("other", &["--lora-r", "16"][..], "--lora-r 16 contradicts --adapter "),
         ("other", &["--target-modules", "q_proj"], "--target-modules and --adapter exclude each other"),
         ("first", &[], "is the adapter to start from"),
     ] {

@@ -24,11 +24,11 @@ fn refused(garden: &Garden, flags: &[&str], message: &str) {
 }
 
 #[test]
-fn a_picture_that_cannot_be_read_is_told_by_its_file() {
+fn an_image_that_cannot_be_read_is_named_by_its_file() {
     let garden = Garden::new(1);
     let good = fs::read_dir(garden.path("rows/images")).unwrap().next().unwrap().unwrap().path();
     let (good, notes) = (good.to_str().unwrap(), garden.path("notes.jpg"));
-    fs::write(&notes, "no picture at all").unwrap();
+    fs::write(&notes, "no image at all").unwrap();
     let asked = ask(&garden, &["--max-tokens", "2", "--image", good]);
     assert_eq!(asked.code, Some(0), "{}", asked.errors);
     let flags = ["--max-tokens", "2", "--image", good, "--image", &notes];
@@ -51,7 +51,7 @@ fn what_is_wrong_with_a_question_is_told_before_weights_are_read() {
     refused(&garden, &long, " tokens of question and 20000 of answer are more");
     let notes = garden.path("notes.jpg");
     refused(&garden, &["--image", &notes], "notes.jpg: No such file");
-    fs::write(&notes, "no picture at all").unwrap();
+    fs::write(&notes, "no image at all").unwrap();
     refused(&garden, &["--image", &notes], "notes.jpg: ");
 }
 

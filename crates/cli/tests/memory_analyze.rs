@@ -249,7 +249,7 @@ fn several_runs_share_a_picture_over_steps_or_over_time() {
     let untimed = garden(&["report", &founding(2), seconds, "--svg", picture]);
     let said = String::from_utf8_lossy(&untimed.stderr);
     assert_eq!(untimed.status.code(), Some(2), "{said}");
-    assert!(said.contains("one tells only steps"), "{said}");
+    assert!(said.contains("one has only steps"), "{said}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What is counted, and what is kept of it: each page once, nothing acted upon that is not certain, and evidence where it is.
+//! What is counted and what is kept: each page counts once, only certain figures are acted upon, and evidence
+//! is given for them.
 
 mod support;
 

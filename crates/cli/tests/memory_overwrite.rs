@@ -1,4 +1,4 @@
-//! What a command reads is never written over.
+//! A command never overwrites what it reads.
 
 mod support;
 

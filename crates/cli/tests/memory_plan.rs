@@ -1,4 +1,4 @@
-//! `memory plan` as a user runs it: what it prints, and that it says of a run what the run says of itself.
+//! `memory plan` as a user runs it: what it prints, and that a plan agrees with its run.
 
 mod support;
 
@@ -160,7 +160,7 @@ fn a_plan_follows_the_settings_of_its_run() {
         assert!(bytes(&with(&[flag, "false"]), "adapters") < bytes(&usual, "adapters"), "{flag}");
     }
     let patches = |plan: &Value| plan["longest_batch"]["patches"].as_u64().unwrap();
-    assert!(patches(&with(&["--min-pixels", "12544"])) > patches(&usual), "pictures are enlarged");
+    assert!(patches(&with(&["--min-pixels", "12544"])) > patches(&usual), "images are enlarged");
     let larger = garden.path("larger");
     let size = ["--size", "112x112", "--rows", "4"];
     garden.run(&[&["dataset", "create", "--kind", "shapes", "--output", &larger], &size[..]].concat());

@@ -1,4 +1,5 @@
-//! `memory run` and `memory watch` on a real terminal: prompts, keys, job control, screens, and terminals that are closed.
+//! `memory run` and `memory watch` on a real terminal: prompts, keys, job control, screens, and closed
+//! terminals.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Real Python programs that grow, each in its own way, watched from end to end: the verdict must be the right one.
+//! Real Python programs, each growing in its own way, are watched from end to end and must get the right
+//! verdict.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `memory watch` on what is there, and on what is not.
+//! `memory watch` on processes that exist, and on some that do not.
 
 mod support;
 

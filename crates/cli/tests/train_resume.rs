@@ -1,4 +1,5 @@
-//! A run that is killed, starved of disk or of memory goes on to the same bits as one that never was; what is another run is refused.
+//! A run that was killed, or ran out of disk or memory, resumes to the same bits as one that was not. Another
+//! run's checkpoint is refused.
 
 mod support;
 
@@ -16,7 +17,8 @@ use support::{
     training::{Garden, OutputFolder},
 };
 
-/// Everything that a resume could forget: dropout, moments in 8 bits, a schedule, evaluations, logs between checkpoints.
+/// Everything that a resume could forget: dropout, moments in 8 bits, a schedule, evaluations, logs between
+/// checkpoints.
 const FLAGS: [&str; 22] = [
     "--batch-size",
     "2",
@@ -180,7 +182,7 @@ fn a_memory_limit_below_the_plan_is_refused_before_the_start() {
     assert_eq!(refused.code, Some(2), "{}", refused.errors);
     assert!(refused.errors.contains("--memory-limit 5.0 MB is too low"), "{}", refused.errors);
     assert!(refused.errors.contains("weights") && refused.errors.contains("total"), "{}", refused.errors);
-    let least = refused.errors.split("The least that does is --memory-limit ").nth(1).unwrap();
+    let least = refused.errors.split("The lowest that works is --memory-limit ").nth(1).unwrap();
     let least = least.split('.').next().unwrap();
     garden.train("out", &flags(least));
 }

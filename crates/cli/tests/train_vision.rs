@@ -1,4 +1,4 @@
-//! `train-vision` as a user runs it: what it says, what it leaves, and that settings mean what they say.
+//! `train-vision` as a user runs it: what it prints, what it leaves, and that settings do what they say.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! No input panics, hangs or is taken for an image that it is not: every golden image, cut and mangled.
+//! Every golden image, cut and mangled: none panics, hangs, or decodes to an image that it is not.
 
 use garden_data::{
     DecodeLimits, ImageDecoder, ImageError, ImageWorkspace, Processor, ProcessorConfig,

@@ -1,4 +1,5 @@
-//! Against Pillow and HF's Qwen2.5-VL processor, by the files that `goldens/make.py` made with them.
+//! Compares with Pillow and HF's Qwen2.5-VL processor, through the files that `goldens/make.py` made with
+//! them.
 
 use garden_data::{
     Conversation, DecodeLimits, Encoded, EncodedRow, Encoder, Grid, ImageSource, ImageWorkspace, Part,

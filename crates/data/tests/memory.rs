@@ -1,5 +1,5 @@
 //! Memory does not depend on the number of rows: the benchmarks `loader_memory` and `index_memory`, small
-//! enough for every day. One test at a time looks at the memory of the process.
+//! enough for every day. Only one test at a time measures the memory of the process.
 
 use garden_data::{
     CreateKind, CreateOptions, Dataset, DatasetOptions, DecodeLimits, Encoder, Loader, LoaderOptions,

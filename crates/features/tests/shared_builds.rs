@@ -1,4 +1,5 @@
-//! A build of one crate uses what a build of the workspace left: no dependency is built again with other features.
+//! A build of one crate uses what a build of the workspace left: no dependency is built again with other
+//! features.
 
 use std::{collections::BTreeSet, process::Command};
 

@@ -1,4 +1,5 @@
-//! The last sample of a process that is ending: whatever part of its memory it has given back by then, the verdict stands.
+//! The last sample of a process that is ending: the verdict stands, however much memory the process has
+//! already given back.
 
 use garden_memory::{
     Analyst, RunFacts, Sample, Verdict,

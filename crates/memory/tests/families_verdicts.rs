@@ -1,7 +1,7 @@
-//! Precision and recall over a thousand made traces of many families.
+//! Precision and recall over a thousand made-up traces of many families.
 //!
-//! `SEEDS=200 cargo test -p garden-memory --test families_verdicts -- --nocapture` measures over 200 traces of each family,
-//! `FIRST=1000` over other ones.
+//! `SEEDS=200 cargo test -p garden-memory --test families_verdicts -- --nocapture` measures over 200 traces
+//! of each family, `FIRST=1000` over other ones.
 
 mod families;
 

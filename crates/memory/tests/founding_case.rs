@@ -1,6 +1,6 @@
 //! The case that founded the project: 663 images kept by a list, 8 a step, read from its own log lines.
 //!
-//! The log of the second run goes past the end of the first epoch at step 83, the first one does not.
+//! The log of the second run goes past the end of the first epoch at step 83; that of the first run does not.
 
 use garden_memory::{Analyst, Assessment, Ending, RunFacts, TraceReader, Verdict};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Online and offline: the same samples give the same answer, whenever one asks in between.
+//! Online and offline: the same samples give the same answer, however often one asks in between.
 
 mod families;
 
@@ -44,7 +44,8 @@ fn a_million_samples_are_judged_like_few() {
     assert!(assessment.plateau.and_then(|plateau| plateau.step).expect("a knee").abs_diff(40_000) < 100);
 }
 
-/// Forty level steps of ten samples each, then an evaluation of 200 samples that keeps `kept` bytes with each.
+/// Forty level steps of ten samples each, then an evaluation of 200 samples that keeps `kept` bytes with
+/// each.
 fn evaluated(kept: u64) -> garden_memory::Assessment {
     let mut analyst = Analyst::new(RunFacts::default());
     for i in 0..600_u64 {

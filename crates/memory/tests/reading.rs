@@ -1,5 +1,5 @@
-//! What people have, read as it is: odd lines, missing units, shuffled rows, packed files. What was assumed
-//! or left out is said.
+//! Files as people have them: odd lines, missing units, shuffled rows, packed files. The reader says what it
+//! assumed or left out.
 
 use garden_memory::{
     RunFacts, Sample, Sentence, StepPatterns, TraceError, TraceOptions, TraceReader, Verdict, report::Run,

@@ -1,6 +1,7 @@
 //! What a person sees: the text of the founding case, to the letter.
 //!
-//! `UPDATE=1 cargo test -p garden-memory --test report_text` writes it anew; look at the difference before it is kept.
+//! `UPDATE=1 cargo test -p garden-memory --test report_text` writes it anew; check the difference before you
+//! keep it.
 
 use garden_memory::{
     RunFacts, TraceOptions,

@@ -1,4 +1,4 @@
-//! Labelled traces that lie beside the project, where they do: every one must get an accepted verdict.
+//! Labelled traces beside the project, where there are any: each must get an accepted verdict.
 //!
 //! `TRACES=folder cargo test -p garden-memory --test shared_corpus` judges those of another folder.
 

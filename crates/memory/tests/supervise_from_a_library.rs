@@ -1,4 +1,4 @@
-//! A program that is not the command line supervises a command: this test, which is also its own guard.
+//! A program other than the command line supervises a command: this test, which is also its own guard.
 
 use garden_memory::{
     Event, Observer, Reading, RunFacts, StepPatterns, StopSignal,

@@ -1,4 +1,5 @@
-//! Traces as files: what is written comes back, what other tools write is understood, what is broken is named.
+//! Traces as files: what is written comes back, what other tools write is understood, what is broken is
+//! named.
 
 use garden_memory::{RunFacts, Sample, TraceError, TraceHeader, TraceReader, TraceWriter};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Cases that people met, each with the verdict that is right to give and the words that must not be said.
+//! Cases that people met, each with its right verdict and the words that must not be said.
 
 #[allow(dead_code, reason = "of the families only their random numbers are used")]
 mod families;

@@ -1,4 +1,5 @@
-//! A watch keeps no more after many readings than after few. Alone in its process, so that the figure is its own.
+//! A watch keeps no more memory after many readings than after a few. The test is alone in its process, so
+//! that the figure is its own.
 
 use garden_memory::{Recorder, RunFacts, StepBoard, probe::Probe};
 

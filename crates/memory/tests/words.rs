@@ -1,4 +1,4 @@
-//! What is said of many runs: never a word that contradicts the verdict, nor one that is no English.
+//! What is said about many runs: never a word that contradicts the verdict, and always correct English.
 
 mod families;
 

@@ -1,4 +1,4 @@
-//! Checkpoints in every layout they come in, and every way they can be broken.
+//! Model folders in every layout they come in, and every way they can be broken.
 
 mod common;
 

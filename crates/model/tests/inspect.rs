@@ -1,4 +1,4 @@
-//! What `inspect` says of models, adapters and files, whole and broken.
+//! What `inspect` says about models, adapters and files, whole and broken.
 
 mod common;
 

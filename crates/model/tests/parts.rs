@@ -1,5 +1,5 @@
-//! MLPs so wide that they are computed in parts: as weights in f32 allow, while those of other types are
-//! multiplied whole.
+//! MLPs so wide that they are computed in parts: weights in f32 allow it, those of other types are multiplied
+//! whole.
 
 mod common;
 

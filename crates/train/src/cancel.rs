@@ -1,7 +1,7 @@
 //! A request to end a run.
 //!
-//! Whoever holds a [`Cancel`] can ask a run to end from any thread. The run finishes its step, or the batch it evaluates,
-//! writes a checkpoint and returns.
+//! Whoever holds a [`Cancel`] can ask a run to end from any thread. The run finishes its step, or the batch
+//! it evaluates, writes a checkpoint and returns.
 
 use crate::trainer::{BoxError, Callback, Control, StepFacts, StopReason, TrainerState};
 use std::sync::{
@@ -16,12 +16,12 @@ pub struct Cancel {
 }
 
 impl Cancel {
-    /// Asks.
+    /// Asks the run to end.
     pub fn cancel(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Whether the run was asked to end.
     pub fn is_cancelled(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }

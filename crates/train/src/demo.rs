@@ -1,8 +1,8 @@
-//! The whole of it in a few minutes: a tiny model, some images, training, and what it learned.
+//! The whole path in a few minutes: a tiny model, some images, training, and what the model learned.
 //!
-//! Takes a folder and leaves in it a model, two sets of images and an adapter. Gives the share of right answers before and after,
-//! on images that were not trained on. Nothing is prepared in advance: the model starts from random weights, only its adapter is
-//! trained, and the seed is fixed.
+//! Takes a folder and leaves in it a model, two sets of images and an adapter. Gives the share of right
+//! answers before and after training, on images that were not trained on. Nothing is prepared in advance: the
+//! model starts from random weights, only its adapter is trained, and the seed is fixed.
 
 use crate::{
     announce::Announcer,
@@ -36,12 +36,13 @@ const TRAINING_ROWS: u64 = 400;
 const HELD_OUT_ROWS: u64 = 120;
 /// Four patches a side: four tokens an image.
 const SIDE: u32 = 56;
-/// Weights of the norm before the head: only the adapter is trained, and with ones the loss of a right answer would end at 5.7, for the frozen head
-/// could not be surer.
+/// Weights of the norm before the head. Only the adapter is trained: with weights of one, the frozen head
+/// could not become more certain, and the loss of a right answer would end at 5.7.
 const LAST_NORM: f32 = 8.0;
 /// Answers that are shown.
 const SHOWN: usize = 5;
-/// Tokens that an answer may have: no colour has more, and a model that does not end its answer is wrong anyway.
+/// The longest answer in tokens: no colour has more, and a model that does not end its answer is wrong
+/// anyway.
 const LONGEST_ANSWER: usize = 8;
 
 /// What a demo showed.
@@ -53,7 +54,8 @@ pub struct DemoResult {
     pub before: f64,
     /// Share of right answers with the adapter.
     pub after: f64,
-    /// What guessing among the colours would reach; a model with random weights does not even know their names.
+    /// What guessing among the colours would reach. A model with random weights does not even know their
+    /// names.
     pub chance: f64,
     /// Some answers with the adapter.
     pub shown: Vec<Example>,
@@ -61,7 +63,7 @@ pub struct DemoResult {
     pub report: PathBuf,
 }
 
-/// Runs the demo in a new or empty folder; nothing if it was cancelled.
+/// Runs the demo in a new or empty folder; gives nothing if it was cancelled.
 pub fn demo(
     folder: &Path,
     seed: u64,
@@ -106,7 +108,8 @@ pub fn demo(
     }))
 }
 
-/// LoRA beside every layer, wide because the weights beneath it know nothing: the adapter must learn to see and to speak.
+/// LoRA beside every layer, of a high rank because the weights beneath it know nothing: the adapter must
+/// learn to see and to speak.
 fn settings(folder: &Path, model: &Path, seed: u64) -> Result<RunConfig, crate::config::ConfigError> {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     RunConfig::resolve(TrainOptions {
@@ -134,7 +137,7 @@ fn share_right(answers: &[Example]) -> f64 {
     right as f64 / answers.len().max(1) as f64
 }
 
-/// What a model says about the images that were held out: its own words, the likeliest token each time, free to say anything.
+/// What a model says about the held-out images. It is free to say anything; each token is the likeliest one.
 fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> {
     let (model, held_out) = (folder.join("model"), folder.join("held-out"));
     let model = ModelFolder::open(&model).map_err(other)?;
@@ -154,8 +157,8 @@ fn ask(folder: &Path, adapter: Option<&Path>) -> Result<Vec<Example>, RunError> 
             .collect();
         let prompt = interpreter.prompt(&asked, &images?, greedy).map_err(other)?;
         let said = interpreter.answer(&model, prompt, &mut |_| {}).map_err(other)?;
-        let picture = held_out.join(format!("images/{number:06}.png"));
-        Ok(Example { picture, right, given: said.text.trim().to_owned() })
+        let image = held_out.join(format!("images/{number:06}.png"));
+        Ok(Example { image, right, given: said.text.trim().to_owned() })
     };
     (0..dataset.rows()).map(answer).collect()
 }

@@ -1,8 +1,9 @@
-//! What a run says: one tagged, versioned enum.
+//! What a run reports: one tagged, versioned enum.
 //!
-//! A run tells an [`Observer`] everything that happens as an [`Event`]. The terminal draws events, `events.jsonl` and the
-//! JSON log hold them as [`Record`]s, and other programs read them back. Sizes are in bytes, times in seconds;
-//! docs/events.md describes every field, and a test holds what runs emit against that page.
+//! A run tells an [`Observer`] everything that happens as an [`Event`]. The terminal draws events,
+//! `events.jsonl` and the JSON log hold them as [`Record`]s, and other programs read them back. Sizes are in
+//! bytes, times in seconds; docs/events.md describes every field, and a test holds what runs emit against
+//! that page.
 
 use crate::{checkpoint::Checkpoint, config::Method, run::Longest};
 use garden_memory::{ByteSize, Verdict};
@@ -14,15 +15,15 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Version of [`Record`]: it grows when a field changes its meaning or goes away, not when one is added.
+/// Version of [`Record`]. It grows when a field changes its meaning or is removed, not when one is added.
 pub const EVENT_VERSION: u32 = 2;
 
 /// The journal's file name in the output folder.
 pub const EVENTS: &str = "events.jsonl";
 
-/// Is told what happens in a run, in order, on the thread that trains.
+/// Receives what happens in a run, in order, on the thread that trains.
 pub trait Observer: Send {
-    /// Something happened. Whatever takes long here makes the run wait.
+    /// Something happened. The run waits until this returns.
     fn on_event(&mut self, event: &Event);
 }
 
@@ -32,7 +33,7 @@ impl<F: FnMut(&Event) + Send> Observer for F {
     }
 }
 
-/// An event with what a file or a stream needs besides.
+/// An event as a file or a stream holds it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`EVENT_VERSION`] of whoever wrote it.
@@ -51,7 +52,7 @@ impl Record {
         Self { version: EVENT_VERSION, time, event }
     }
 
-    /// The record as one line of JSON, without its end.
+    /// The record as one line of JSON, without the line's end.
     pub fn to_json(&self) -> String {
         // Every field is a number, a text or a list of these: nothing that JSON cannot hold.
         serde_json::to_string(self).unwrap_or_default()
@@ -62,7 +63,7 @@ impl Record {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Work that takes a while went on: reading, fetching or loading before the first step.
+    /// Work before the first step made progress: reading, fetching or loading.
     Progress(Progress),
     /// The run goes on from a checkpoint.
     Resumed(CheckpointPlace),
@@ -76,7 +77,7 @@ pub enum Event {
     Started(Started),
     /// An optimizer step is done.
     Step(Step),
-    /// The numbers that go into the history: means since the log before.
+    /// The numbers that go into the history: means since the previous log.
     Log(Log),
     /// An evaluation is done.
     Evaluation(Evaluation),
@@ -84,7 +85,7 @@ pub enum Event {
     Checkpoint(CheckpointPlace),
     /// The run's memory was sampled and judged.
     Memory(MemoryReading),
-    /// Something to know that ends nothing.
+    /// Something worth knowing that does not end the run.
     Note(Note),
     /// The run is over: always the last event.
     End(Box<End>),
@@ -93,7 +94,7 @@ pub enum Event {
 /// How far a piece of work is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is done, for people.
+    /// What is being done, for people.
     pub what: String,
     /// What is counted.
     pub unit: ProgressUnit,
@@ -101,7 +102,7 @@ pub struct Progress {
     pub done: u64,
     /// How much there is.
     pub total: u64,
-    /// Whether the work is over. A failed one may end before its total.
+    /// Whether the work is over. Work that failed may end before its total.
     pub ended: bool,
 }
 
@@ -291,7 +292,7 @@ pub struct Evaluation {
     pub epoch: f64,
     /// Mean loss of its label tokens.
     pub loss: f64,
-    /// Share of label tokens that the model would have chosen.
+    /// Share of label tokens that the model predicted.
     pub token_accuracy: f64,
     /// Seconds it took.
     pub seconds: f64,
@@ -321,7 +322,7 @@ pub struct MemoryReading {
     pub tensor_peak_bytes: u64,
     /// Buffers in use at that moment.
     pub tensor_buffers: u64,
-    /// The verdict by now.
+    /// The verdict so far.
     pub verdict: Verdict,
 }
 
@@ -338,7 +339,7 @@ pub struct Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
-    /// A checkpoint that was skipped, could not be removed, or is not where it is needed.
+    /// A checkpoint that was skipped, could not be removed, or is missing where it is needed.
     Checkpoint,
     /// Settings that changed since the checkpoint.
     Settings,
@@ -371,7 +372,7 @@ pub struct End {
     pub checkpoint: Option<PathBuf>,
     /// The step with the best evaluation, where there was one.
     pub best_step: Option<u64>,
-    /// The verdict on its memory, where it got as far as training.
+    /// The verdict on its memory, if it began to train.
     pub memory: Option<MemoryVerdict>,
 }
 

@@ -1,8 +1,7 @@
-//! How two folders lie to each other, whatever their paths say.
+//! Whether two folders are the same or one holds the other, whatever their paths say.
 //!
-//! Takes the folder that results go to, which may not exist yet, and a folder that they are made from.
-//! Answers whether one is the other, or inside it. Links, `..` and mounts are seen through: folders are
-//! compared by device and inode.
+//! Takes the folder for the results, which may not exist yet, and a folder that the results are made from.
+//! Links, `..` and mounts make no difference: folders are compared by device and inode.
 
 use std::{
     fs, io,
@@ -17,12 +16,12 @@ pub enum Overlap {
     Same,
     /// The results would be inside the other folder.
     Inside,
-    /// The other folder is inside that of the results.
+    /// The folder of the results holds the other folder.
     Around,
 }
 
 impl Overlap {
-    /// How `output` touches `source`; nothing where they are apart or `source` does not exist.
+    /// How `output` touches `source`; nothing if they are apart or `source` does not exist.
     pub fn of(output: &Path, source: &Path) -> Option<Self> {
         match (is_within(output, source), is_within(source, output)) {
             (true, true) => Some(Self::Same),
@@ -76,7 +75,7 @@ pub fn without_link(path: &Path) -> PathBuf {
     }
 }
 
-/// Why no other folder can be renamed to an empty one, if that is so.
+/// What keeps another folder from taking the name of an empty one, if anything does.
 pub fn fixed(path: &Path) -> Option<&'static str> {
     let identity = |path: &Path| fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     let own = identity(&resolved(path))?;

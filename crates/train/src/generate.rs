@@ -97,7 +97,7 @@ pub fn load_model(
     progress: impl FnMut(f32),
 ) -> Result<Model, GenerateError> {
     let config = folder.config().clone();
-    // A wrong adapter is told before gigabytes are read.
+    // A wrong adapter is reported before gigabytes are read.
     let adapter = adapter.map(|adapter| Adapter::read(adapter, &config)).transpose()?;
     let weights = ModelWeights::load(&folder.weights()?, &config, precision, progress)?;
     Ok(match adapter {
@@ -129,7 +129,7 @@ enum Ends {
 }
 
 impl GenerationConfig {
-    /// The checkpoint's own; nothing where it has none.
+    /// The model folder's own; nothing where it has none.
     fn read(folder: &Path) -> Result<Self, GenerateError> {
         let path = folder.join("generation_config.json");
         let fault = |problem: String| GenerateError::File { path: path.clone(), problem };
@@ -138,15 +138,15 @@ impl GenerationConfig {
             other => other.map_err(|error| fault(error.to_string()))?.len(),
         };
         if length > LARGEST_CONFIG {
-            return Err(fault(format!("{length} bytes is no configuration")));
+            return Err(fault(format!("{length} bytes are too many for a configuration")));
         }
         let text = fs::read_to_string(&path).map_err(|error| fault(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| fault(error.to_string()))
     }
 }
 
-/// A question as the model reads it, and how it is to be answered. Whatever is wrong with either is told when
-/// this is made, before gigabytes of weights are read.
+/// A question as the model reads it, and how to answer it. Making one checks both, before gigabytes of
+/// weights are read.
 pub struct Prompt {
     ids: Vec<u32>,
     patches: Vec<u8>,
@@ -155,7 +155,7 @@ pub struct Prompt {
     max_tokens: usize,
 }
 
-/// Turns questions into tokens and tokens into words, as one checkpoint does.
+/// Turns questions into tokens and tokens into words, as one model folder says.
 pub struct Interpreter {
     recipe: Recipe,
     work: ImageWorkspace,
@@ -165,7 +165,7 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Interprets for the model in a folder, whose images have these limits.
+    /// Interprets for the model in a folder, with these limits on the size of images.
     pub fn new(folder: &ModelFolder, pixels: PixelLimits) -> Result<Self, GenerateError> {
         let generation = GenerationConfig::read(folder.path())?;
         let ends = match generation.eos_token_id {
@@ -209,8 +209,8 @@ impl Interpreter {
         Ok(Prompt { ids, patches, grids, sampler, max_tokens })
     }
 
-    /// The answer of `model`, which is this checkpoint's; `say` is told each piece of it as soon as it is
-    /// whole characters.
+    /// The answer of `model`, which must be the one in this folder. `say` is given each piece as soon as it
+    /// is whole characters.
     pub fn answer(
         &self,
         model: &Model,
@@ -253,11 +253,12 @@ impl Interpreter {
     }
 }
 
-/// Tokens on their way to words: some end in the middle of a character, whose rest comes with the next.
+/// Tokens on their way to words. A token may end in the middle of a character, whose rest comes with the next
+/// one.
 struct Words<'a> {
     encoder: &'a Encoder,
     text: String,
-    /// Tokens that are told.
+    /// Tokens that were passed on.
     told: usize,
 }
 

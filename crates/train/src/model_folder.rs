@@ -1,9 +1,9 @@
-//! A model's folder, opened once and reconciled.
+//! A model folder, opened once and checked for contradictions.
 //!
 //! Reads `config.json`, the image processor's settings, the tokenizer with its chat template, and the headers
-//! of the weights. Settings that stand in two of these files must agree: a contradiction is refused with both
-//! files and both values, because which one counts would depend on the reader. Weights are not read, and they
-//! may be missing until [`ModelFolder::weights`] is asked for: a plan does not need them.
+//! of the weights. Settings that are in two of these files must agree. A contradiction is refused with both
+//! files and both values, because otherwise it would depend on the reader which one counts. Weights are not
+//! read, and they may be missing until [`ModelFolder::weights`] is called: a plan does not need them.
 
 use crate::plan::Source;
 use garden_data::{
@@ -27,13 +27,13 @@ const MODEL: &str = "the model";
 const VISION_START: &str = "<|vision_start|>";
 const VISION_END: &str = "<|vision_end|>";
 
-/// Why a model's folder cannot be used.
+/// Why a model folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFolderError {
     /// The model's sizes are not known.
     #[error("the model: {0}")]
     Config(#[from] ConfigError),
-    /// The weights are at fault.
+    /// The weights cannot be used.
     #[error("the model: {0}")]
     Weights(#[from] CheckpointError),
     /// The image processor's settings cannot be used.
@@ -70,7 +70,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The files of a model that agree with each other.
+/// The files of a model folder, which agree with each other.
 pub struct ModelFolder {
     path: PathBuf,
     config: ModelConfig,
@@ -94,7 +94,7 @@ impl ModelFolder {
         }
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -109,7 +109,7 @@ impl ModelFolder {
         &self.encoder
     }
 
-    /// What a plan must know of it.
+    /// What a plan must know about the model.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -119,14 +119,14 @@ impl ModelFolder {
         Ok(Processor::new(self.processor.clone().with_limits(pixels)?, DecodeLimits::default()))
     }
 
-    /// Opens the weights. They are not kept open here: what is mapped would stay in memory after it was
+    /// Opens the weights. They are not kept open here: mapped files would stay in memory after they were
     /// loaded.
     pub fn weights(&self) -> Result<Checkpoint, CheckpointError> {
         Checkpoint::open(&self.path)
     }
 }
 
-/// The first setting of patches that the model and its processor disagree about.
+/// The first patch setting that the model and its processor disagree about.
 fn of_patches(vision: &VisionConfig, processor: &ProcessorConfig) -> Option<Difference> {
     let sizes = [
         ("the patch size", vision.patch_size, processor.patch_size),
@@ -153,7 +153,7 @@ fn of_patches(vision: &VisionConfig, processor: &ProcessorConfig) -> Option<Diff
     })
 }
 
-/// What the tokenizer knows of the tokens that the model handles by number.
+/// What the tokenizer knows about the tokens that the model handles by number.
 struct Tokens {
     image: Option<u32>,
     vision_start: Option<u32>,
@@ -172,8 +172,8 @@ impl Tokens {
     }
 }
 
-/// The first token that the model and its tokenizer disagree about. A token that the tokenizer does not have
-/// contradicts nothing, and neither does an embedding with spare rows, which published models have.
+/// The first token that the model and its tokenizer disagree about. A token that the tokenizer lacks
+/// contradicts nothing. Neither does an embedding with spare rows, which published models have.
 fn of_tokens(config: &ModelConfig, tokens: &Tokens) -> Option<Difference> {
     let ids = [
         ("the image token", config.image_token_id, tokens.image),

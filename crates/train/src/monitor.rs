@@ -1,7 +1,9 @@
-//! The memory monitor of a run: sampled with exact steps, judged as it goes, stopped in time.
+//! The memory monitor of a run: it samples at exact steps, judges while the run goes on, and stops it in
+//! time.
 //!
-//! Takes the steps of a run. Writes a memory trace, adds numbers to the logs, announces each reading, asks for the end before a
-//! limit is reached, and gives the verdict at the end. It is always on: a sample every ten steps costs about a millisecond.
+//! Takes the steps of a run. Writes a memory trace, adds numbers to the logs, announces each reading, asks
+//! for the end before a limit is reached, and gives the verdict at the end. It is always on: a sample every
+//! ten steps costs about a millisecond.
 
 use crate::{
     announce::Announcer,
@@ -25,11 +27,11 @@ use std::{
 
 /// The trace's file name.
 pub const MEMORY_TRACE: &str = "memory.jsonl";
-/// Writing a checkpoint may take this long: a forecast that ends sooner is acted upon.
+/// The time to allow for writing a checkpoint: a limit that is nearer than this is acted upon.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What the model's buffers held at the fullest moment of the last step, as their owner counts it: between steps, when it is
-/// asked, none is in use.
+/// What the model's buffers held at the fullest moment of the last step, as their owner counts it. Between
+/// steps, when the monitor asks, none is in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TensorMemory {
     /// Bytes in use at that moment.
@@ -63,7 +65,7 @@ pub struct MemorySummary {
     pub verdict: MemoryVerdict,
     /// Steps and resident bytes.
     pub curve: Vec<(f64, f64)>,
-    /// What must not be exceeded, where it was given.
+    /// The limit, where one was given.
     pub limit: Option<u64>,
     /// The largest resident size seen, in all processes of the run.
     pub peak: u64,
@@ -75,8 +77,8 @@ pub struct MemorySummary {
     pub cost_seconds: f64,
 }
 
-/// What the processes before this one took, kept in each checkpoint. What a killed one did after its last checkpoint is done again
-/// and counted then.
+/// What earlier processes of the run took, kept in each checkpoint. What a killed process did after its last
+/// checkpoint is done again, and counted then.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 struct Effort {
     seconds: f64,
@@ -110,8 +112,8 @@ pub struct MemoryMonitor<'a, 'o> {
 }
 
 impl<'a, 'o> MemoryMonitor<'a, 'o> {
-    /// Begins to watch; the trace goes to the run's folder once the run begins. `plan` is the expected peak, `tensors` tells
-    /// what buffers hold.
+    /// Begins to watch. The trace goes to the run's folder once the run begins. `plan` is the expected peak;
+    /// `tensors` tells what the buffers hold.
     pub fn start(
         settings: MemoryConfig,
         facts: RunFacts,
@@ -155,9 +157,9 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         self.last.as_ref().map(|reading| reading.snapshot.sample.rss)
     }
 
-    /// The verdict by now.
+    /// The verdict so far.
     pub fn summary(&mut self) -> Result<MemorySummary, BoxError> {
-        // The last step was looked at while it trained; what is held afterwards is another matter.
+        // The last step was sampled while it trained; what is held afterwards is another matter.
         if self.last.is_none() {
             self.sample()?;
         }
@@ -188,7 +190,7 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         }
     }
 
-    /// Tells the observer of the last sample.
+    /// Announces the last sample.
     fn announce(&self, step: u64) {
         let Some(reading) = &self.last else { return };
         let tensors = self.tensors.get();
@@ -202,7 +204,7 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         }));
     }
 
-    /// What the run took up to now, in all its processes.
+    /// What the run took so far, in all its processes.
     fn effort(&self) -> Effort {
         Effort {
             seconds: self.earlier.seconds + self.start.elapsed().as_secs_f64(),
@@ -211,7 +213,7 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         }
     }
 
-    /// Looks once: trace, verdict, limit. Gives the reason to stop, if there is one.
+    /// Takes a sample for the trace, the verdict and the limit. Gives the reason to stop, if there is one.
     fn sample(&mut self) -> Result<Option<String>, BoxError> {
         let began = Instant::now();
         let Some(reading) = self.recorder.tick()? else { return Ok(None) };
@@ -299,7 +301,7 @@ impl Callback for MemoryMonitor<'_, '_> {
         if self.settings.cleanup_every > 0 && state.global_step.is_multiple_of(self.settings.cleanup_every) {
             self.clean_up();
         }
-        // The first steps show the level; after them every tenth is enough, and the last.
+        // The first steps show the level; after them the chosen interval is enough, and the last step.
         let early_or_last = self.curve.len() < 4 || state.global_step >= state.max_steps;
         if early_or_last || state.global_step.is_multiple_of(self.settings.every) {
             let reason = self.sample()?;
@@ -347,7 +349,7 @@ impl Callback for MemoryMonitor<'_, '_> {
     }
 }
 
-/// Gives the trace of a process before this one a number: it may show how that one died.
+/// Renames the trace of an earlier process by a number: it may show how that process died.
 fn keep_old_trace(folder: &Path) -> io::Result<()> {
     let trace = folder.join(MEMORY_TRACE);
     if !trace.exists() {
@@ -358,7 +360,8 @@ fn keep_old_trace(folder: &Path) -> io::Result<()> {
     free.map_or(Ok(()), |path| garden_files::rename(&trace, &path))
 }
 
-/// Points a chart can show; beyond that every second one goes, which keeps a run of any length in bounded memory.
+/// The most points that a chart can show. Beyond it every second one is dropped, so a run of any length takes
+/// bounded memory.
 const MOST_POINTS: usize = 4096;
 
 fn thin_out(curve: &mut Vec<(f64, f64)>) {

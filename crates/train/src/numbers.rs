@@ -13,7 +13,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Subject of a sentence that no row can do something: `none of the 2 rows can`, `the only row cannot`.
+/// The beginning of a sentence that no row can do something: `none of the 2 rows can`, `the only row cannot`.
 pub fn none_can(rows: u64, which: &str) -> String {
     match rows {
         1 => format!("the only row {which} cannot"),
@@ -21,7 +21,7 @@ pub fn none_can(rows: u64, which: &str) -> String {
     }
 }
 
-/// The form of a verb that goes with a number of things, of one for one thing and one for several: `1 is`, `2 are`.
+/// The form of a verb that goes with a count: `1 is`, `2 are`.
 pub fn verb(count: u64, [one, several]: [&str; 2]) -> &str {
     if count == 1 { one } else { several }
 }

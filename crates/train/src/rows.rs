@@ -23,19 +23,19 @@ pub struct Rows {
     loader: Option<Loader>,
     /// The row that comes next.
     position: Position,
-    /// The epoch that is read: what comes after it waits until it is asked for.
+    /// The epoch being read; a batch of a later one waits until it is asked for.
     epoch: u64,
     /// A batch that belongs to the next epoch already.
     early: Option<Batch>,
     selective: Option<SelectiveLoss>,
     selective_from_epoch: u64,
     statistics: Rc<Cell<Option<Statistics>>>,
-    /// What became of the rows in loaders that are gone.
+    /// What became of the rows in earlier loaders.
     tally: Tally,
 }
 
 impl Rows {
-    /// Rows in the order that `seed` decides, or as they are written.
+    /// Rows in the order that `seed` decides; without one, as they are written.
     pub(crate) fn new(
         dataset: Arc<Dataset>,
         recipe: Arc<Recipe>,
@@ -81,7 +81,7 @@ impl Rows {
         }
     }
 
-    /// Says how many of the rows a survey found to be usable.
+    /// Sets how many of the rows a survey found usable.
     pub(crate) fn with_usable(mut self, usable: u64) -> Self {
         self.usable = usable;
         self
@@ -94,7 +94,7 @@ impl Rows {
         self
     }
 
-    /// What selective loss did so far, readable while the rows are at work.
+    /// What selective loss has done so far, readable while the rows are in use.
     pub fn selective_statistics(&self) -> Rc<Cell<Option<Statistics>>> {
         self.statistics.clone()
     }
@@ -158,7 +158,7 @@ impl BatchSource for Rows {
             return Ok(None);
         };
         if batch.epoch > self.epoch {
-            // No batch of this epoch was left, and this one is the next epoch's first.
+            // This epoch had no batch left: this batch is the first of the next.
             self.position = Position::start_of(batch.epoch);
             self.early = Some(batch);
             return Ok(None);

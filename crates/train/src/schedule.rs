@@ -1,8 +1,8 @@
 //! Learning rates over a run: warm-up first, then one of five shapes.
 //!
-//! In come the peak rate, the number of steps and the warm-up; out comes the rate of each optimizer step, counted
-//! from zero. The values are those of Hugging Face's `get_scheduler`, to the last bit where the platform's cosine
-//! allows it.
+//! Takes the peak rate, the number of steps and the warm-up. Gives the rate of each optimizer step, counted
+//! from zero. The values are those of Hugging Face's `get_scheduler`, to the last bit where the platform's
+//! cosine allows it.
 
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
@@ -38,7 +38,7 @@ pub enum Warmup {
     Ratio(f64),
 }
 
-/// A schedule that cannot be followed.
+/// Why a schedule cannot be followed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
     /// The polynomial shape would rise.

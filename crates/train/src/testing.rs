@@ -1,4 +1,5 @@
-//! What the tests of this crate share: golden files, numbers that the goldens' script makes alike, and rows for a tiny model.
+//! What the tests of this crate share: golden files, the same numbers as the goldens' script makes, and rows
+//! for a tiny model.
 
 use crate::{
     config::{RunConfig, TrainOptions},

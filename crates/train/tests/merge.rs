@@ -157,7 +157,7 @@ fn nothing_is_overwritten() {
     std::fs::create_dir(&folders.output).unwrap();
     std::fs::write(folders.output.join("thesis.odt"), "").unwrap();
     let error = run(&folders, MergedAs::SixteenBit).unwrap_err().to_string();
-    assert!(error.contains("merged is there already and is not an empty folder"), "{error}");
+    assert!(error.contains("merged exists already and is not an empty folder"), "{error}");
     for (output, words) in [
         (folders.base.clone(), "is the base model"),
         (folders.base.join("merged"), "is inside the base model"),
@@ -171,7 +171,8 @@ fn nothing_is_overwritten() {
     run(&folders, MergedAs::SixteenBit).expect("an empty folder is as good as none");
 }
 
-/// A base that Hugging Face quantised, merger and all: what comes out has the merger in 16 bits, as its configuration says.
+/// A base that Hugging Face quantised, merger and all: what comes out has the merger in 16 bits, as its
+/// configuration says.
 #[test]
 fn a_base_in_four_bits_is_merged() {
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/goldens");

@@ -1,4 +1,4 @@
-//! A plan against the run that it was made for: alone in its process, because a process has one peak.
+//! Compares a plan with the run that it was made for: alone in its process, because a process has one peak.
 
 use garden_data::{CreateKind, CreateOptions, create_dataset};
 use garden_model::init::{Plan, Preset};
@@ -38,9 +38,9 @@ fn a_run_takes_what_was_planned() {
     garden_train::return_large_pieces();
     let folder = tempfile::tempdir().unwrap();
     Plan::new(Preset::Tiny).unwrap().write(&folder.path().join("model"), 1, |_| {}).unwrap();
-    let pictures =
+    let images =
         CreateOptions { kind: CreateKind::Shapes, rows: 64, width: 336, height: 336, seed: 1, workers: 2 };
-    create_dataset(&folder.path().join("rows"), &pictures, &()).unwrap();
+    create_dataset(&folder.path().join("rows"), &images, &()).unwrap();
     let config = config(folder.path());
     let base = folder.path().join("model");
     let (model, source) = Source::find(&config.base_model).unwrap();

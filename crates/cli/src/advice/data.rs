@@ -7,7 +7,7 @@ use std::error::Error;
 /// What the command line adds to an error of `garden-data`.
 pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
     if let Some(DataError::ImageRoot(path)) = error.downcast_ref() {
-        let text = format!("{}: --image-root names a folder, and this is none", path.display());
+        let text = format!("{}: --image-root needs a folder, and this is not one", path.display());
         return Some(Advice::Instead(text));
     }
     let also = error
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(advice(&reason), flag);
         assert_eq!(advice(&DataError::Row { row: row(), reason }), flag);
         let root = DataError::ImageRoot("photos".into());
-        let said = "photos: --image-root names a folder, and this is none";
+        let said = "photos: --image-root needs a folder, and this is not one";
         assert_eq!(advice(&root), Some(Advice::Instead(said.into())));
     }
 }

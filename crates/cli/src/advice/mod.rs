@@ -1,7 +1,8 @@
 //! What to do about an error, in the words of the command line.
 //!
-//! Takes an error of a library with its causes and gives what the command line adds to it: the flag that helps, or the
-//! same message with flags in the place of settings. Libraries know no flags; this folder has one table for each.
+//! Takes an error of a library with its causes and gives what the command line adds to it: the flag that
+//! helps, or the same message with flags in the place of settings. Libraries know no flags; this folder has
+//! one table for each.
 
 pub mod data;
 pub mod memory;
@@ -19,10 +20,10 @@ pub enum Advice {
     Instead(String),
 }
 
-/// Looks an error up, not its causes.
+/// Looks up an error, without its causes.
 type Table = fn(&(dyn Error + 'static)) -> Option<Advice>;
 
-/// One table for each library: the first that knows the error speaks.
+/// One table for each library; the first that knows the error answers.
 const TABLES: [Table; 4] = [data::advice, memory::advice, model::advice, train::advice];
 
 /// The advice about one error, leaving its causes aside.

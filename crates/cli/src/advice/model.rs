@@ -5,8 +5,8 @@ use garden_model::{CheckpointError, ConfigError, LoraError, PlanError, init::Ini
 use garden_train::{MergeError, RunError, SourceError};
 use std::error::Error;
 
-/// What the command line adds to an error of `garden-model` or of a merge. Errors that only pass another one
-/// on, without a word of their own, hide it from whoever walks through causes: they are looked into here.
+/// What the command line adds to an error of `garden-model` or of a merge. An error that only passes on
+/// another one hides it from a walk through the causes, so it is looked into here.
 pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
     if let Some(error) = error.downcast_ref::<MergeError>() {
         return merge(error);
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_folder_that_is_taken_is_told_by_its_flag() {
         let taken = MergeError::Exists("out".into());
-        let text = "--output out is there already and is not an empty folder: choose another one";
+        let text = "--output out exists already and is not an empty folder: choose another one";
         assert_eq!(advice(&taken), Some(Advice::Instead(text.into())));
         assert_eq!(
             advice(&InitError::Exists("out".into())),

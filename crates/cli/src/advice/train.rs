@@ -69,7 +69,7 @@ pub fn about_long_rows(longest: &Longest) -> String {
     }
 }
 
-/// The same error by the names of flags.
+/// The same error with flags in the place of settings.
 fn with_flags(error: &ConfigError) -> String {
     match error {
         ConfigError::Missing(setting) => format!("--{setting} is needed"),
@@ -83,7 +83,7 @@ fn with_flags(error: &ConfigError) -> String {
         }
         ConfigError::Conflict(one, other) => format!("--{one} and --{other} exclude each other"),
         ConfigError::AdapterHas { setting, asked, adapter, has } => format!(
-            "--{setting} {asked} and --adapter {}, which has {has}: leave --{setting} out",
+            "--{setting} {asked} contradicts --adapter {}, which has {has}: leave --{setting} out",
             adapter.display()
         ),
         ConfigError::Needs { setting, any_of } => {
@@ -93,16 +93,16 @@ fn with_flags(error: &ConfigError) -> String {
     }
 }
 
-/// An output folder that is refused, by the flag that names it.
+/// A refused output folder, by the flag that names it.
 fn with_output_flag(error: &OutputError) -> String {
     error.to_string().replacen("the output folder ", "--output-dir ", 1)
 }
 
-/// A memory limit that is refused, with the flags that would do.
+/// A refused memory limit, with the flags that help.
 fn with_limit_flag(error: &LimitTooLow) -> String {
     let less = if error.recomputes { "" } else { ", or less with --gradient-checkpointing auto" };
     format!(
-        "--memory-limit {} is too low: the run would stop there at its first step. It needs\n{}\nThe least that does is \
+        "--memory-limit {} is too low: the run would stop there at its first step. It needs\n{}\nThe lowest that works is \
          --memory-limit {}MB{less}. `memory plan` with the same flags says what needs less",
         ByteSize(error.limit),
         error.table,
@@ -110,7 +110,7 @@ fn with_limit_flag(error: &LimitTooLow) -> String {
     )
 }
 
-/// The settings that make another run, by their flags.
+/// The settings that must not change and did, by their flags.
 fn with_changed_flags(error: &ResumeError) -> Option<String> {
     let ResumeError::AnotherRun { path, changes } = error else { return None };
     let changes: Vec<String> = changes.iter().map(|change| format!("--{change}")).collect();
@@ -122,17 +122,17 @@ fn with_changed_flags(error: &ResumeError) -> Option<String> {
 }
 
 fn about_run(error: &RunError) -> Option<String> {
-    const MEND: &str = "mend bad rows (`dataset check` lists them)";
+    const FIX: &str = "fix bad rows (`dataset check` lists them)";
     Some(match error {
         RunError::NothingLeft { .. } | RunError::NothingUsableLeft { .. } => {
             "hold out fewer with --eval-split".to_owned()
         }
         RunError::NoUsableEvaluation { .. } => "hold out more with --eval-split".to_owned(),
         RunError::TooManyBadRows { first, .. } => {
-            with_row(first.as_deref(), format!("{MEND} or raise --max-bad-rows"))
+            with_row(first.as_deref(), format!("{FIX} or raise --max-bad-rows"))
         }
         RunError::BadRows { first, .. } => {
-            with_row(first.as_deref(), format!("{MEND} or use --on-bad-row skip"))
+            with_row(first.as_deref(), format!("{FIX} or use --on-bad-row skip"))
         }
         RunError::LongRows { longest, .. } => {
             format!("{}; or leave long rows out with --on-long-row drop", about_long_rows(longest))

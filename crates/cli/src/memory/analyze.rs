@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     match stdout().write_all(output.as_bytes()) {
-        // The code is an answer too, also for a reader that has seen enough.
+        // The exit code is an answer too, even for a reader that has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         written => written.context("cannot write the answer")?,
     }

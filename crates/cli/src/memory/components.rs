@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// What is to be isolated, and how.
+/// What to isolate, and how.
 pub struct Isolation<'a> {
     pub dataset: &'a str,
     pub source: &'a SourceFlags,
@@ -26,7 +26,7 @@ pub struct Isolation<'a> {
     pub format: Format,
 }
 
-/// A part as it is, and the same part keeping everything it makes.
+/// A part as it is, and the same part when it keeps everything it makes.
 #[derive(Serialize)]
 struct Pair {
     component: &'static str,
@@ -34,7 +34,7 @@ struct Pair {
     retaining: Measured,
 }
 
-/// Measures every part twice and says what was found.
+/// Measures every part twice and prints what was found.
 pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
     let made = tempfile::tempdir().context("no temporary folder")?;
     let base_model = match isolation.base_model {
@@ -56,7 +56,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
             let how = if retain { ", keeping what it makes" } else { "" };
             progress.begin(format!("{}{how}", component.name()));
             let trial = trial(isolation, &base_model, component, retain)?;
-            // A part says nothing unless it fails, and then it says why.
+            // A part prints nothing unless it fails; then it prints why.
             let mut show = |reading: &Reading| progress.reading(reading);
             let mut measured = measure(&trial, isolation.interval, Passage::Through, &host, &mut show)?;
             name_flags(&mut measured.assessment);
@@ -77,7 +77,7 @@ pub fn run(isolation: &Isolation<'_>) -> Result<ExitCode> {
     Ok(if leaks { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })
 }
 
-/// This program as one part.
+/// This program, run as one part.
 fn trial(isolation: &Isolation<'_>, base_model: &Path, component: Component, retain: bool) -> Result<Trial> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command: Vec<OsString> = vec![program.into()];

@@ -14,9 +14,10 @@ Examples:
   model-garden memory isolate --rounds 5 --format json --cmd './a' --cmd './b'
   model-garden memory isolate --dataset rows.jsonl --base-model models/qwen
 
-Each command runs in turn, under watch, as often as --rounds says. Which of the two keeps more memory is told with the
-confidence that it is not chance. With --dataset each part of training (rows, decode, process, collate, forward, step) works alone
-through the same rows, in a process of its own, and once more keeping all that it makes: what a leak in that part would look like.
+Each command runs in turn, under watch, as often as --rounds says. The result says which of the two keeps more
+memory, and the confidence that this is not chance. With --dataset, each part of training (rows, decode, process, collate,
+forward, step) works through the same rows alone, in a process of its own. It does so once more while it keeps everything
+it makes, which shows what a leak in that part would look like.
 Exit code: 0 if no run leaks, 1 if one does; runs that keep things on purpose do not count.";
 
 /// Flags of `memory isolate`.
@@ -26,10 +27,10 @@ pub struct Args {
     /// A command to measure, as a shell would run it; give it twice to compare two.
     #[arg(long, value_name = "CMD", required_unless_present = "dataset")]
     cmd: Vec<String>,
-    /// Rows that the parts of training work on, instead of commands.
+    /// Measure the parts of training on these rows, instead of commands.
     #[arg(long, value_name = "PATH|HUB_ID", conflicts_with = "cmd")]
     dataset: Option<String>,
-    /// The model for these parts; a tiny one is made if not given.
+    /// The model folder for these parts; a tiny model is made if not given.
     #[arg(long, value_name = "DIR", requires = "dataset")]
     base_model: Option<PathBuf>,
     /// How many rows of the dataset a part works through in each round.
@@ -137,13 +138,13 @@ fn show(runs: &[Vec<Measured>], difference: Option<Difference>) {
     let amount = ByteSize(difference.bytes.abs() as u64);
     match (difference.interval, difference.confidence) {
         (Some((low, high)), Some(confidence)) => println!(
-            "the {which} keeps {amount} more (first less second: {} to {} with 95 % probability); confidence {:.1} %",
+            "the {which} keeps {amount} more (first minus second: {} to {} with 95 % probability); confidence {:.1} %",
             signed(low),
             signed(high),
             100.0 * confidence
         ),
         _ => {
-            println!("the {which} keeps {amount} more; run --rounds 2 or more to know whether that is chance")
+            println!("the {which} keeps {amount} more; use --rounds 2 or more to know whether that is chance")
         }
     }
 }

@@ -42,7 +42,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it does a model's arithmetic, or plans it.
+    /// Whether it computes with a model, or plans to.
     pub fn computes(&self) -> bool {
         matches!(self, Self::Plan(_) | Self::Isolate(_) | Self::Component(_))
     }

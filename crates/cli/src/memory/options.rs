@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// What is known of a run.
+/// What is known about a run.
 #[derive(clap::Args)]
 pub struct Known {
     /// Rows in the dataset.
@@ -57,7 +57,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// The same, as the library takes it, of a run that was recorded.
+    /// The facts about a recorded run, as the library takes them.
     pub fn facts_of_file(&self) -> Result<RunFacts> {
         let limit = match self.limit {
             Some(Limit::Percent(percent)) => bail!(
@@ -93,7 +93,7 @@ pub struct Patterns {
 }
 
 impl Patterns {
-    /// The same, as the library takes it.
+    /// The patterns as the library takes them.
     pub fn steps(&self) -> StepPatterns {
         StepPatterns { step: self.step_pattern.clone(), epoch: self.epoch_pattern.clone() }
     }
@@ -124,7 +124,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a file and judges it; what is said of it names the flags that help.
+    /// Reads a file and judges it; sentences about it name the flags that help.
     pub fn read(&self, path: &Path, told: &RunFacts) -> Result<Run> {
         let options = TraceOptions {
             steps: self.patterns.steps(),
@@ -140,7 +140,7 @@ impl Reading {
     }
 }
 
-/// How to look, and what is known of the run.
+/// How to look, and what is known about the run.
 #[derive(clap::Args)]
 pub struct Options {
     /// Time between two readings.
@@ -159,13 +159,13 @@ pub struct Options {
     #[command(flatten)]
     known: Known,
     /// Leave this much available to others, on the machine or in the control group, whichever has less. The
-    /// limit is then what the command uses plus what is available, less this, and follows what others use.
+    /// limit is then what the command uses plus what is available, minus this; it moves with what others use.
     #[arg(long, value_name = "SIZE", conflicts_with = "limit")]
     leave_free: Option<ByteSize>,
 }
 
 impl Options {
-    /// What is known of the run, its limit in bytes.
+    /// What is known about the run, with its limit in bytes.
     pub fn facts(&self) -> Result<RunFacts> {
         let ceiling = || memory_ceiling().context("the machine does not say how much memory it has");
         let limit = match self.known.limit {
@@ -180,7 +180,7 @@ impl Options {
         Ok(RunFacts { leave_free: self.leave_free.map(|free| free.0), ..self.known.facts(limit) })
     }
 
-    /// Opens the trace before anything is watched, so that a wrong path is known at once. It replaces an
+    /// Opens the trace before anything is watched, so that a wrong path is reported at once. It replaces an
     /// older trace, but never one of `inputs` or another file.
     pub fn trace(&self, command: &str, facts: &RunFacts, inputs: Vec<Input>) -> Result<Option<TraceWriter>> {
         let name = self.name.as_deref().unwrap_or(command);

@@ -1,8 +1,8 @@
 //! Refuses to write over what is read.
 //!
 //! Takes the files that a command reads and those that it writes. A file is known by its place on the disk,
-//! not by how its path is written, so a link or `./x` is the same file as `x`. Pipes and devices can be both,
-//! and are let pass.
+//! not by how its path is written, so a link or `./x` is the same file as `x`. Pipes and devices can be read
+//! and written at once, and are allowed.
 
 use anyhow::{Context, Result, bail};
 use garden_memory::may_replace_trace;

@@ -20,10 +20,10 @@ Examples:
   model-garden memory plan --base-model ./config.json --batch-size 4 --memory-budget 12GB --format json
   model-garden memory plan --config run.toml
 
-The flags are those of train-vision and mean the same, so any run can be planned; --output-dir is not needed, nor is --dataset.
-Nothing is loaded: --base-model may be a model's folder, a config.json alone, or the name of a shape (tiny, small, medium,
-3b, 7b, 32b, 72b); --dataset needs a folder. The lines are those of the run's own memory layout.
-Exit code 4 if it does not fit this machine, or --memory-budget if that is given.";
+The flags are those of train-vision and mean the same, so any run can be planned; --output-dir and --dataset may be left out.
+Nothing is loaded: --base-model may be a model folder, a config.json alone, or the name of a shape (tiny, small, medium,
+3b, 7b, 32b, 72b); --dataset needs a model folder. The lines are those of the run's own memory layout.
+Exit code 4 if the run does not fit this machine, or --memory-budget if that is given.";
 
 /// Flags of `memory plan`.
 #[derive(clap::Args)]
@@ -31,8 +31,8 @@ Exit code 4 if it does not fit this machine, or --memory-budget if that is given
 pub struct Args {
     #[command(flatten)]
     run: RunFlags,
-    /// Tokens of a row that belong to its image, where no --dataset is given; the others are labelled
-    /// [default: the most of either].
+    /// Tokens of a row that belong to its image, where no --dataset is given; all remaining tokens are
+    /// labelled [default: the most of either].
     #[arg(long, value_name = "N")]
     image_tokens: Option<usize>,
     /// What to print.
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let has_rows = options.dataset.is_some();
     check_rows(&options, args.image_tokens)?;
     let config = RunConfig::resolve(TrainOptions {
-        // A plan asks for neither, and a run's settings are whole only with both.
+        // A plan needs neither, but a run's settings are complete only with both.
         dataset: options.dataset.or_else(|| Some(String::new())),
         output_dir: options.output_dir.or_else(|| Some(Default::default())),
         ..options

@@ -37,7 +37,7 @@ pub struct Args {
     reading: Reading,
 }
 
-/// Writes page and picture, and says what is on them.
+/// Writes page and picture, and prints what is on them.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let inputs: Vec<Input> = args.traces.iter().map(|path| Input::new("the trace", path)).collect();
     let outputs = [Output::of("--svg", args.svg.as_ref()), Output::of("--html", args.html.as_ref())];
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(path) = &args.svg {
         let picture = report::overlay(&args.title, &runs)
-            .context("the runs cannot share a picture: one tells only steps, another only time")?;
+            .context("the runs cannot share a picture: one has only steps, another only times")?;
         save(path, &picture)?;
     }
     for run in &runs {

@@ -26,8 +26,8 @@ Examples:
   model-garden memory run --leave-free 2GB -- python train.py
   model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
 
-The command has the terminal as without us: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
-through; what is said about memory goes to standard error. With --format tui the screen has the terminal, so a prompt fails.
+The command keeps the terminal: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
+through; lines about memory go to standard error. With --format tui the screen takes the terminal, so a prompt fails.
 The command is told of its limit by a signal and by a message on the socket in MODEL_GARDEN_SOCKET (see
 docs/memory-socket.md).
 Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.";
@@ -61,11 +61,11 @@ pub struct Args {
     /// How long the command may take to end after it was told to stop.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     grace: Duration,
-    /// How often to start it again at most.
+    /// Start the command again this often at most.
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_restarts: u32,
-    /// Add this argument when it is started again, such as --restart-arg=--resume; may be given several
-    /// times.
+    /// Add this argument when the command is started again, such as --restart-arg=--resume; may be given
+    /// several times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     view.close(&Ending { how: how.as_deref(), after: begun.elapsed() });
     let outcome = outcome?;
     supervise::end_like(outcome);
-    // Codes above 255 do not exist; the shell would cut them likewise.
+    // Codes above 255 do not exist; a shell would cut them in the same way.
     Ok(ExitCode::from(outcome.exit_code() as u8))
 }
 

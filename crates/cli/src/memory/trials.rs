@@ -12,17 +12,17 @@ use std::{
 /// Trials that run one after the other.
 pub struct Trials {
     bar: ProgressBar,
-    /// Whether each trial is told in a line of its own.
+    /// Whether each trial gets a line of its own.
     lines: bool,
     total: u64,
     done: u64,
-    /// What the trials that are done took.
+    /// How long the finished trials took.
     took: Duration,
     name: String,
 }
 
 impl Trials {
-    /// Starts with this many trials to come. Programs that read JSON get nothing but the result.
+    /// Starts with this many trials to come. Programs that read JSON get only the result.
     pub fn new(total: usize, format: Format) -> Self {
         let terminal = stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -61,8 +61,8 @@ impl Trials {
         self.bar.set_position(self.done);
     }
 
-    /// The time left if the others take as long as those that are done; `elapsed` seconds of the present one
-    /// have passed.
+    /// The time left if the other trials take as long as the finished ones; `elapsed` seconds of the present
+    /// one have passed.
     fn left(&self, elapsed: f64) -> Option<String> {
         let each = self.took.as_secs_f64() / self.done as f64;
         let left = each * (self.total - self.done) as f64 - elapsed;
@@ -71,7 +71,7 @@ impl Trials {
 }
 
 impl Drop for Trials {
-    /// Results and errors stand on a clean terminal.
+    /// Clears the bar, so that results and errors stand on a clean terminal.
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

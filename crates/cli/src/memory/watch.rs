@@ -18,7 +18,7 @@ Examples:
   model-garden memory watch --find-training --dataset-size 663 --samples-per-step 8
   model-garden memory watch --pid 177381 --interval 5s --out run.jsonl --format text
 
-Steps are read from the file that the process's output goes to, where it is one, and from --socket.
+Steps are read from --socket, and from the process's output if that goes to a file.
 Exit code 0 when the watch ended, whatever the verdict; 2 if there is nothing to watch.";
 
 /// Flags of `memory watch`.
@@ -54,7 +54,7 @@ struct Target {
     find_training: bool,
 }
 
-/// Watches until the process ends, the time is up or Ctrl-C.
+/// Watches until the process ends, the time is up or Ctrl-C is pressed.
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let pid = match args.target.pid {

@@ -1,9 +1,10 @@
 //! Ctrl-C, SIGTERM and a closed terminal as a request: finish the step, write a checkpoint, end.
 //!
-//! Turns the first signal into a reason to stop at the end of the step, or of a batch that is evaluated. A second Ctrl-C or
-//! SIGTERM ends the process at once, by that signal, as it would have without us; before that it says which checkpoint is
-//! the last. A hangup never counts as the second: a terminal that is closed sends several, by its shell and by the kernel.
-//! Where hangups were ignored when the program started (`nohup`), they stay ignored.
+//! The first signal asks the run to stop at the end of its step, or of the batch it evaluates. A second
+//! Ctrl-C or SIGTERM ends the process at once, by that signal, as it would have without us; before that, a
+//! message says which checkpoint is the last. A hangup never counts as the second signal: when a terminal is
+//! closed, both its shell and the kernel send one. Where hangups were ignored when the program started
+//! (`nohup`), they stay ignored.
 
 use super::screen::Lines;
 use garden_memory::heeded;
@@ -22,11 +23,11 @@ use std::{
     thread,
 };
 
-/// Signals that nobody listens to any more end the process, as they do by default. A library cannot give them back to the
-/// system, so it does what the system would.
+/// Handlers that end the process, as signals do by default, when no run listens to them any more. A handler
+/// cannot be given back to the system, so these do what the system would.
 static BACK_TO_DEFAULT: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
-/// Turns signals into the end of a run, for as long as it lives.
+/// Turns signals into a request to end a run, until it is dropped.
 pub struct Interrupts {
     last_checkpoint: Arc<Mutex<Option<PathBuf>>>,
     heard: Vec<i32>,
@@ -35,7 +36,7 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// Listens from now on; the run goes on from `checkpoint`, if from any.
+    /// Listens from now on; the run continues from `checkpoint`, if there is one.
     pub fn listen(lines: &Lines, cancel: &Cancel, checkpoint: Option<&Path>) -> io::Result<Self> {
         let last_checkpoint = Arc::new(Mutex::new(checkpoint.map(Path::to_owned)));
         let heard: Vec<i32> = TERM_SIGNALS.iter().copied().chain(heeded([SIGHUP])).collect();
@@ -54,13 +55,13 @@ impl Interrupts {
         Ok(Self { last_checkpoint, heard, registered, watcher })
     }
 
-    /// This checkpoint is the last by now.
+    /// Notes that this checkpoint is now the last.
     pub fn saved(&self, checkpoint: &Path) {
         *whole(&self.last_checkpoint) = Some(checkpoint.to_owned());
     }
 }
 
-/// What is said when a second signal ends the process.
+/// The message when a second signal ends the process.
 fn at_once(last: Option<&Path>) -> String {
     let begin = "interrupted a second time: ended at once, without a checkpoint of this moment;";
     match last {
@@ -102,13 +103,14 @@ mod tests {
         Lines::new(LogFormat::Text, false)
     }
 
-    /// What the child does: it is interrupted, goes on as if in a long step, is interrupted again, and never comes to its end.
+    /// The child's part: it is interrupted, goes on as if in a long step, is interrupted again, and never
+    /// reaches its end.
     fn be_interrupted_twice() {
         let interrupts = Interrupts::listen(&lines(), &Cancel::default(), None).unwrap();
         interrupts.saved(Path::new(LAST));
         let interrupt = || signal_hook::low_level::raise(signal_hook::consts::SIGINT).unwrap();
         interrupt();
-        // The two must not arrive as one: the first is seen when the next one is.
+        // The two must not arrive as one, so the second is sent until it is seen.
         loop {
             interrupt();
             thread::sleep(std::time::Duration::from_millis(20));

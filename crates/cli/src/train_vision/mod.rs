@@ -29,9 +29,9 @@ Examples:
   model-garden memory run --limit 8GB --on-limit restart -- model-garden train-vision --config run.toml
 
 The same command continues a run that was stopped or killed, to the same result. docs/training.md tells more.
-Exit code: 0 when done, 75 if it stopped at a memory limit after a checkpoint, 130 if it was interrupted. The first Ctrl-C
-or a closed terminal finishes the step and writes a checkpoint; a second Ctrl-C ends at once, without one. The last line
-says which one is the last. Under `nohup` a closed terminal changes nothing.";
+Exit code: 0 when done, 75 if the run stopped at a memory limit after a checkpoint, 130 if it was interrupted. At the
+first Ctrl-C, or when the terminal is closed, the run finishes its step and writes a checkpoint. A second Ctrl-C ends it at
+once, without one. The last line names the last checkpoint. Under `nohup`, closing the terminal changes nothing.";
 
 /// Flags of `train-vision`.
 #[derive(clap::Args)]
@@ -41,11 +41,11 @@ pub struct Args {
     run: RunFlags,
 }
 
-/// Trains.
+/// Trains the model.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
     let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked, None))?;
-    // An empty name is what a shell makes of a variable that is not set.
+    // A shell makes an empty name of a variable that is not set.
     options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
     options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
     let (report, failed) = checked_run(options, display);
@@ -67,7 +67,7 @@ fn checked_run(options: TrainOptions, display: DisplayOptions) -> (Result<RunRep
     supervised(lines, |observer, cancel| Ok(train(&config, observer, cancel)?))
 }
 
-/// Who reads lines of JSON reads errors so too.
+/// An error in the format of the lines: a program that reads JSON reads errors as JSON too.
 fn in_format(error: Error, format: Option<LogFormat>, end: Option<Box<End>>) -> Error {
     if format == Some(LogFormat::Json) { AsJson { error, end }.into() } else { error }
 }

@@ -1,7 +1,7 @@
 //! The terminal's side of a run: what is drawn, and what Ctrl-C does.
 //!
-//! Takes the events of a run. Draws them, and listens to signals from the first step on until the run is over: before it, a
-//! signal ends the process at once, as nothing could be lost.
+//! Takes the events of a run and draws them. Listens to signals from the first step until the run is over.
+//! Before the first step a signal ends the process at once, because nothing can be lost.
 
 use super::{
     interrupts::Interrupts,
@@ -24,8 +24,10 @@ pub struct Terminal {
     failed: Option<Box<End>>,
 }
 
-/// Runs `work` with the terminal as its observer; gives its result, and the last event of a run that failed. Large pieces of memory go back to the system while it runs and after: what
-/// comes and goes, a checkpoint's buffers or an image, must leave no level behind.
+/// Runs `work` with the terminal as its observer. Gives its result, and the last event of a run that failed.
+///
+/// Large blocks of memory go back to the system during the run and after it: what comes and goes, such as a
+/// checkpoint's buffers or an image, must not raise the level.
 pub fn supervised<T>(
     lines: Lines,
     work: impl FnOnce(&mut Terminal, &Cancel) -> Result<T>,

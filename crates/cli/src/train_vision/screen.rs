@@ -1,8 +1,8 @@
 //! Draws a run for a person, or prints it for a program.
 //!
-//! Takes the events of a run and writes to standard error: a bar on a terminal, plain lines elsewhere, one JSON object a line
-//! on request, nothing if quiet. Standard output stays free for results. Never fails: a terminal that has gone away does not
-//! end a training.
+//! Takes the events of a run and writes to standard error: a bar on a terminal, plain lines elsewhere, one
+//! JSON object a line on request, nothing if quiet. Standard output stays free for results. Never fails: a
+//! terminal that has gone away does not end a training.
 
 use super::words;
 use crate::flags::LogFormat;
@@ -18,7 +18,7 @@ use std::{
 
 /// What a bar is drawn with.
 const BLOCKS: &str = "█▉▊▋▌▍▎▏ ";
-/// Weight of the newest step in what the bar shows: calm, and still there within ten steps.
+/// Weight of the newest step in the bar's figures: they stay calm, and still follow within ten steps.
 const NEWEST: f64 = 0.2;
 
 /// How lines reach a person or a program; clones write to the same place.
@@ -37,7 +37,7 @@ impl Lines {
         Self { format, quiet, bar }
     }
 
-    /// Says something in words; a program is told by events.
+    /// Prints words for a person; a program learns the same from events.
     pub fn text(&self, text: &str) {
         if self.format == LogFormat::Text {
             self.write(text);
@@ -59,7 +59,7 @@ impl Lines {
 
     fn write(&self, line: &str) {
         if !self.quiet {
-            // A terminal that is gone does not end a training.
+            // A terminal that has gone away does not end a training.
             self.bar.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
         }
     }
@@ -173,7 +173,7 @@ impl Screen {
         ));
     }
 
-    /// The same bar is used again, for the next piece of work and for the steps.
+    /// Draws the progress of work. The same bar is used for the next piece of work and for the steps.
     fn draw_work(&self, work: &Progress) {
         let bar = &self.lines.bar;
         if work.ended {

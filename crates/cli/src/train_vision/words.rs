@@ -1,7 +1,7 @@
 //! The events of a run in words.
 //!
-//! Each function takes one event and gives the line or lines that a person reads. What advises a flag is said here, not in
-//! the library.
+//! Each function takes one event and gives the line or lines that a person reads. Advice that names flags is
+//! added here, not in the library.
 
 use crate::advice;
 use garden_memory::{ByteSize, counted};
@@ -13,7 +13,7 @@ use garden_train::{
 
 /// Image sizes that are named; the rest are counted.
 const SIZES_NAMED: usize = 4;
-/// Fields that no shape reads, named.
+/// Unread fields that are named.
 const FIELDS_NAMED: usize = 10;
 
 /// What the rows are like.
@@ -130,7 +130,8 @@ pub fn note(note: &Note) -> String {
     }
 }
 
-/// How a run ended. The last line is the verdict on a run that is over, and for one that can go on from which checkpoint.
+/// How a run ended. The last line is the verdict on a run that is over, or names the checkpoint to go on
+/// from.
 pub fn end(end: &End) -> Vec<String> {
     let already =
         |more: &str| format!("already finished at step {}: nothing was done; {more} it goes on", end.step);

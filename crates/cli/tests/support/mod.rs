@@ -38,9 +38,9 @@ pub fn memory_run(flags: &[&str], name: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// The same command, started as a terminal starts it: with no signal ignored. What runs in the background of a script has SIGINT
-/// and SIGQUIT ignored, under `nohup` SIGHUP, tests and all, and what is ignored from the start stays ignored. Python
-/// itself ignores SIGPIPE.
+/// The same command, started as a terminal starts it: with no signal ignored. What runs in the background of
+/// a script has SIGINT and SIGQUIT ignored, under `nohup` SIGHUP, tests and all, and what is ignored from the
+/// start stays ignored. Python itself ignores SIGPIPE.
 pub fn from_terminal(command: &Command) -> Command {
     const HEED: &str = "import os, signal, sys
 for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE):

@@ -69,8 +69,8 @@ impl Terminal {
         self.controller().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Presses a key until this is seen. `less` by itself forgets a signal that comes just before it waits for a key, and keys
-    /// that come while it sets up the terminal again; a person presses again.
+    /// Presses a key until this is seen. `less` by itself forgets a signal that comes just before it waits
+    /// for a key, and keys that come while it sets up the terminal again; a person presses again.
     pub fn press_until(&mut self, key: &str, text: &str) {
         let mut pressed: Option<Instant> = None;
         let controller = self.controller().try_clone().unwrap();

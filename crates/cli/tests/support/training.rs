@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-/// A folder with a tiny model in `model` and pictures of shapes in `rows`.
+/// A folder with a tiny model in `model` and images of shapes in `rows`.
 pub struct Garden {
     folder: tempfile::TempDir,
 }

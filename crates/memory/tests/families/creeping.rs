@@ -1,5 +1,5 @@
-//! Slow growth behind something larger: a leak after a warm-up, a leak in heavy noise, and the healthy curves that
-//! look much like them.
+//! Slow growth behind something larger: a leak after a warm-up, a leak in heavy noise, and the healthy curves
+//! that look much like them.
 
 use super::{Made, Setting, Shape};
 use garden_memory::Verdict::{Leak as L, Steady as S, Undecided as U, WarmUp as W};

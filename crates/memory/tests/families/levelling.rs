@@ -1,4 +1,5 @@
-//! Growth at a constant rate that stops, where nothing is known of epochs: it levelled off, and that is all.
+//! Growth at a constant rate that stops, where nothing is known about epochs: it levelled off, and no more
+//! can be said.
 
 use super::{Made, Setting, Shape};
 use garden_memory::Verdict::WarmUp as W;

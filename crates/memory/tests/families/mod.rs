@@ -1,7 +1,8 @@
-//! Made traces of many families, with the verdicts that are right to give for each.
+//! Made-up traces of many families, each with its right verdicts.
 //!
-//! A seed comes in, one trace of every family goes out: its size, noise, logging interval, start-up, exit sample
-//! and what is known of the run vary with the seed. The shapes are those of real runs; no trace is kept as a file.
+//! Takes a seed and gives one trace of every family. Size, noise, logging interval, start-up, exit sample and
+//! what is known about the run vary with the seed. The shapes are those of real runs; no trace is kept as a
+//! file.
 
 mod creeping;
 mod jumps;
@@ -153,7 +154,8 @@ impl Setting {
         }
     }
 
-    /// Samples of a run whose owned memory at each step is `bytes`, with start-up and exit where chance has them.
+    /// Samples of a run whose owned memory at each step is `bytes`, with start-up and exit where chance has
+    /// them.
     pub fn run(&mut self, mut bytes: impl FnMut(f64, &mut Random) -> f64) -> Vec<Sample> {
         let mut samples = Vec::new();
         let mut t = 1.0;

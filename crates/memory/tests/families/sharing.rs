@@ -1,4 +1,4 @@
-//! Caches in loader workers: each worker keeps the rows that it was dealt, and which ones those are changes every epoch.
+//! Caches in loader workers: each worker keeps the rows that it was dealt, and the deal changes every epoch.
 
 use super::{Made, Setting, Shape};
 use garden_memory::Verdict::{Fill as F, Undecided as U, WarmUp as W};
@@ -8,8 +8,8 @@ pub fn all() -> Vec<Shape> {
     vec![dealt_anew, dealt_anew_unseen, dealt_anew_to_the_end, dealt_into_the_third_epoch]
 }
 
-/// Rows kept by all workers together at a step, in parts of the dataset. In each epoch a row is new to the worker that it is
-/// dealt to if that one has not had it in any epoch before.
+/// Rows kept by all workers together at a step, in parts of the dataset. In each epoch a row is new to the
+/// worker that it is dealt to if that one has not had it in any epoch before.
 fn kept(step: f64, epoch: f64, workers: f64) -> f64 {
     let missed = 1.0 - 1.0 / workers;
     let (whole, part) = ((step / epoch).floor(), (step / epoch).fract());

@@ -1,7 +1,7 @@
-//! What `goldens/make.py` stored, and the same random models and pictures it computed them from.
+//! What `goldens/make.py` stored, and the same random models and images that it computed them from.
 //!
-//! The stored files hold what Hugging Face, PEFT and bitsandbytes gave; weights, adapters and pictures are drawn again
-//! here from [`random`] by the same rules as in the script.
+//! The stored files hold what Hugging Face, PEFT and bitsandbytes gave; weights, adapters and images are
+//! drawn again here from [`random`] by the same rules as in the script.
 
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
 

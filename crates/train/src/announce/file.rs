@@ -1,8 +1,9 @@
 //! `events.jsonl`: the journal of a run.
 //!
-//! Appends every event but the progress of work as one line, written at once. Events from before the first step wait until
-//! the run begins to write, so that a run which is refused leaves nothing behind. Each process that works on the run
-//! appends; what a killed one did after its last checkpoint stays, and is done again after the next `started`.
+//! Appends every event except the progress of work as one line, and writes it at once. Events from before the
+//! first step wait until the run begins to write, so a refused run leaves nothing behind. Each process that
+//! works on the run appends to the same file. What a killed process did after its last checkpoint stays in
+//! the file, and is done again after the next `started`.
 
 use crate::event::{EVENTS, Event, Record};
 use std::{
@@ -28,7 +29,7 @@ impl EventFile {
         Self { state: State::Waiting(Vec::new()) }
     }
 
-    /// Opens the journal in a folder and writes what waits. The error is a sentence; it is given once.
+    /// Opens the journal in a folder and writes what waits. An error is one sentence, and is given once.
     pub fn begin(&mut self, folder: &Path) -> Result<(), String> {
         let State::Waiting(records) = std::mem::replace(&mut self.state, State::Lost) else { return Ok(()) };
         let path = folder.join(EVENTS);
@@ -61,7 +62,7 @@ impl EventFile {
     }
 }
 
-/// Opens the file to append; a line that a killed process left unfinished is ended first.
+/// Opens the file for appending. Ends a line that a killed process left unfinished.
 fn open(path: &Path) -> io::Result<File> {
     let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
     if file.metadata()?.len() > 0 {

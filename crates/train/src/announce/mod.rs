@@ -1,7 +1,8 @@
 //! How the parts of a run reach its observer.
 //!
-//! Takes events, notes and the progress of work from every part, on any thread, and passes them on in order: to the
-//! observer, and to `events.jsonl` once the run has begun to train. A file that cannot be written ends no run.
+//! Takes events, notes and the progress of work from every part, on any thread, and passes them on in order:
+//! to the observer, and to `events.jsonl` once the run has begun to train. A run goes on if that file cannot
+//! be written.
 
 mod file;
 mod teller;
@@ -35,15 +36,15 @@ pub(crate) struct LastSeen {
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Work that goes on.
+/// Work in progress.
 struct Work {
     state: Progress,
-    /// Hundredths of it that were told.
+    /// Hundredths of it that were announced.
     told: u64,
     told_at: Instant,
 }
 
-/// Work is told no more often than this: a bar looks smooth, and a log stays short.
+/// The shortest time between two announcements of work: a bar looks smooth, and a log stays short.
 const SELDOM: Duration = Duration::from_millis(100);
 
 impl<'a> Announcer<'a> {
@@ -77,7 +78,7 @@ impl<'a> Announcer<'a> {
         self.tell(Event::Note(Note { topic, text: text.into() }));
     }
 
-    /// Writes events to the folder's file from now on, those before first.
+    /// Writes events to the folder's file from now on, starting with those that waited.
     pub fn begin_file(&self, folder: &Path) {
         let mut inner = self.inner();
         let began = inner.file.begin(folder);
@@ -91,13 +92,13 @@ impl<'a> Announcer<'a> {
     }
 }
 
-/// A model that is being loaded, until it is dropped.
+/// Announces the loading of a model until it is dropped.
 pub(crate) struct Loading<'b, 'a> {
     announcer: &'b Announcer<'a>,
 }
 
 impl Loading<'_, '_> {
-    /// A share of it, from 0 to 1, is loaded.
+    /// Announces the share that is loaded, from 0 to 1.
     pub fn advance_to(&self, share: f32) {
         let done = (1000.0 * share.clamp(0.0, 1.0)) as u64;
         self.announcer.inner().advance(|state| state.done = done);

@@ -1,7 +1,7 @@
 //! The trainer's callbacks as events.
 //!
-//! Takes what the trainer tells its callbacks and announces it. It comes last among the callbacks, so a log entry is
-//! complete when it is told.
+//! Takes what the trainer tells its callbacks and announces it. It comes last among the callbacks, so a log
+//! entry is complete when it is announced.
 
 use super::Announcer;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
-/// What is known of the steps of a run before the first.
+/// What is known about the steps of a run before the first one.
 pub(crate) struct StepsOfRun {
     pub steps_per_epoch: u64,
     pub batch_size: u64,

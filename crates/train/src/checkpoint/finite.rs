@@ -1,7 +1,7 @@
 //! Whether the values of a checkpoint are finite.
 //!
-//! Takes a checkpoint's folder and reads every safetensors file in it once, a piece at a time. Sums of bytes
-//! do not tell: a state of infinite values is written as faithfully as any other.
+//! Reads every safetensors file in a checkpoint's folder once, a piece at a time. Checksums cannot tell:
+//! infinite values are written as faithfully as any others.
 
 use super::CheckpointError;
 use garden_model::{TensorFile, first_not_finite};
@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 /// Bytes that are read at once; a whole number of elements of every float type.
 const PIECE: u64 = 1 << 20;
 
-/// Refuses a folder of which a tensor holds a value that is infinite or not a number.
+/// Refuses a folder in which a tensor holds a value that is infinite or not a number.
 pub(super) fn check(dir: &Path) -> Result<(), CheckpointError> {
     for entry in fs::read_dir(dir).map_err(CheckpointError::io(dir))? {
         let path = entry.map_err(CheckpointError::io(dir))?.path();

@@ -1,7 +1,9 @@
-//! The list of a checkpoint's files with their sizes and sums, by which a whole one is told from a damaged one.
+//! The list of a checkpoint's files with their sizes and sums, which tells a whole checkpoint from a damaged
+//! one.
 //!
-//! In comes a filled folder; out comes `manifest.json` in it, and later a yes or a reason. Sealing reads every file back and
-//! syncs it, so a manifest never speaks of bytes that are not on the disk.
+//! Sealing takes a filled folder, reads back and syncs every file, and writes `manifest.json`, so a manifest
+//! never lists bytes that are not on the disk. Verifying takes a sealed folder and gives its manifest, or the
+//! reason why it is damaged.
 
 use super::{CheckpointError, sync_folder};
 use serde::{Deserialize, Serialize};

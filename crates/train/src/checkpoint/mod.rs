@@ -1,8 +1,8 @@
-//! Checkpoints: folders that are whole or not there, found again by `--resume auto`.
+//! Checkpoints: folders that are whole or not there, found again when a run resumes.
 //!
-//! In comes a step and a closure that fills a folder; out comes `checkpoint-STEP` beside the others, with a manifest of
-//! sizes and SHA-256 sums. The folder is filled under a temporary name, synced and renamed, so that a kill, a crash or a
-//! full disk at any moment leaves the older checkpoints as they were.
+//! Takes a step and a closure that fills a folder, and leaves `checkpoint-STEP` beside the others, with a
+//! manifest of sizes and SHA-256 sums. The folder is filled under a temporary name, synced and renamed, so a
+//! kill, a crash or a full disk at any moment leaves the older checkpoints as they were.
 
 mod finite;
 mod manifest;
@@ -37,7 +37,7 @@ pub enum CheckpointError {
         /// The folder of checkpoints.
         dir: PathBuf,
     },
-    /// A file is missing, has another size or other content.
+    /// A file is missing, or its size or content is wrong.
     #[error("{}: {reason}", path.display())]
     Damaged {
         /// The file or folder.
@@ -95,12 +95,12 @@ pub struct Checkpoint {
     pub path: PathBuf,
 }
 
-/// What `--resume auto` found.
+/// What the search for the newest checkpoint found.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The newest whole checkpoint.
     pub newest: Option<Checkpoint>,
-    /// Why newer ones cannot be used; each names its checkpoint.
+    /// Why each newer one cannot be used; every reason names its checkpoint.
     pub skipped: Vec<CheckpointError>,
 }
 
@@ -111,7 +111,7 @@ pub struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// Checkpoints in this folder, which is made if need be.
+    /// Opens the checkpoints in this folder, which is made if need be.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let dir = dir.into();
         garden_files::create_folder(&dir).map_err(CheckpointError::io(&dir))?;
@@ -120,7 +120,7 @@ impl CheckpointStore {
         Ok(store)
     }
 
-    /// Gives a checkpoint its name again that a kill caught while it was being replaced.
+    /// Restores a checkpoint whose replacement was interrupted.
     fn put_back(&self) -> Result<(), CheckpointError> {
         for name in self.names()? {
             let Some(step) = name.strip_prefix(REPLACED) else { continue };
@@ -146,7 +146,8 @@ impl CheckpointStore {
         remove_folder(&unfinished)?;
         let written = self.write_into(&unfinished, step, fill);
         if written.is_err() {
-            // Give the space back, and an older one of this step its name; the first error is the one to report.
+            // Free the space, and restore an older checkpoint of this step; the first error is the one to
+            // report.
             let _ = remove_folder(&unfinished).and_then(|()| self.put_back());
         }
         written.map_err(|error| match error.is_full() {
@@ -170,7 +171,8 @@ impl CheckpointStore {
         self.name(unfinished, step)
     }
 
-    /// Gives a finished checkpoint its name. One of the same step stays until then: a kill leaves one of the two.
+    /// Gives a finished checkpoint its name. An older one of the same step stays until then, so a kill leaves
+    /// one of them.
     fn name(&self, finished: &Path, step: u64) -> Result<Checkpoint, CheckpointError> {
         let path = self.dir.join(format!("{PREFIX}{step}"));
         let replaced = self.dir.join(format!("{REPLACED}{step}"));
@@ -186,7 +188,7 @@ impl CheckpointStore {
         self.newest_unless(|_| None)
     }
 
-    /// The same, without those that `skip` gives a reason against.
+    /// The same, leaving out those against which `skip` gives a reason.
     pub fn newest_unless(
         &self,
         skip: impl Fn(&Checkpoint) -> Option<String>,
@@ -214,7 +216,8 @@ impl CheckpointStore {
         Ok(found)
     }
 
-    /// Checks that a checkpoint is whole: the sums of its files, and that its values are finite. Gives its step.
+    /// Checks that a checkpoint is whole: the sums of its files, and that its values are finite. Gives its
+    /// step.
     pub fn check(path: &Path) -> Result<u64, CheckpointError> {
         let manifest = Manifest::verify(path)?;
         finite::check(path)?;
@@ -231,14 +234,15 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// Keeps the newest `limit` checkpoints up to that of step `written`, and `best` besides. Newer ones can only be damaged: counted
-    /// among the newest they would take the place of whole ones.
+    /// Keeps the newest `limit` checkpoints up to step `written`, and also `best`. Checkpoints after
+    /// `written` can only be damaged: if they counted, they would take the place of whole ones.
     pub fn prune(&self, limit: usize, best: Option<u64>, written: u64) -> Result<(), CheckpointError> {
         let mut all = self.list()?;
         all.retain(|checkpoint| checkpoint.step <= written);
         let surplus = all.len().saturating_sub(limit.max(1));
         for checkpoint in all.into_iter().take(surplus).filter(|checkpoint| Some(checkpoint.step) != best) {
-            // Out of sight first, on disk too: a kill or a power cut halfway must not leave what looks like one.
+            // Hide it first, on the disk too: a kill or a power cut halfway must not leave what looks like a
+            // checkpoint.
             let doomed = self.dir.join(format!("{UNFINISHED}{}", checkpoint.step));
             remove_folder(&doomed)?;
             garden_files::rename(&checkpoint.path, &doomed).map_err(CheckpointError::io(&checkpoint.path))?;
@@ -274,7 +278,7 @@ pub(crate) fn sync_folder(dir: &Path) -> Result<(), CheckpointError> {
     garden_files::sync_folder(dir).map_err(CheckpointError::io(dir))
 }
 
-/// Renames a folder, over what a kill may have left under its new name.
+/// Renames a folder if it is there, and replaces what a kill may have left under the new name.
 fn rename_if_there(from: &Path, to: &Path) -> Result<(), CheckpointError> {
     if !from.exists() {
         return Ok(());
@@ -428,7 +432,7 @@ mod tests {
         let (_dir, store) = store();
         write(&store, 4);
         let replaced = store.dir.join(format!("{REPLACED}4"));
-        // The new one does not come to its name, and the old one has lost it.
+        // The new one never got its name, and the old one has lost it.
         store.name(&store.dir.join("nothing"), 4).unwrap_err();
         assert!(steps(&store).is_empty());
         let again = CheckpointStore::open(&store.dir).unwrap();

@@ -1,7 +1,8 @@
 //! Configuration files: TOML, YAML or JSON, by their extension.
 //!
-//! Reads a file whose keys are the options' names, with dashes or underscores. A key that is not an option is refused by name, with
-//! the nearest one; so is a key that stands twice, and a number that is none. YAML's merge keys work.
+//! Reads a file whose keys are the options' names, with dashes or underscores. An unknown key is refused by
+//! name, with the nearest option. A key that occurs twice is refused too, and so are `nan` and `inf`.
+//! YAML's merge keys work.
 
 use super::{TrainOptions, words};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -82,7 +83,7 @@ impl TrainOptions {
         let bytes = std::fs::read(path).map_err(io)?;
         let text = String::from_utf8(bytes).map_err(|_| FileError::Syntax {
             path: path.to_owned(),
-            reason: "not text in UTF-8: save it so".to_owned(),
+            reason: "not UTF-8 text: save the file as UTF-8".to_owned(),
         })?;
         Self::from_text(&text, path)
     }
@@ -114,9 +115,7 @@ impl TrainOptions {
             // A wrong value is reported with its key.
             let value = readable.map_err(|error| syntax(format!("key '{key}': {}", words::plain(&error))))?;
             if keys.insert(name, value).is_some() {
-                return Err(syntax(format!(
-                    "key '{key}' stands there twice, with dashes and with underscores"
-                )));
+                return Err(syntax(format!("key '{key}' is given twice, with dashes and with underscores")));
             }
         }
         let read = (read(keys), read(front_end_keys));
@@ -161,7 +160,7 @@ fn yaml_keys(text: &str) -> Result<Keys, String> {
     let mut keys = Keys::new();
     for (key, value) in mapping {
         let Yaml::String(key) = key else { return Err("a key is not a word".into()) };
-        // What others are merged from stands in the same file, under a name that is no option.
+        // Blocks that others are merged from are in the same file, under names that are not options.
         if !(merges && value.is_mapping()) {
             let value = json_value(&key, value.as_f64(), &value)?;
             keys.push((key, value));
@@ -170,18 +169,18 @@ fn yaml_keys(text: &str) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// A value as JSON has it, which knows neither `nan` nor `inf`: they would be lost without a word.
+/// A value as JSON has it. JSON has neither `nan` nor `inf`: without this check they would be lost silently.
 fn json_value(key: &str, float: Option<f64>, value: impl serde::Serialize) -> Result<Value, String> {
     match float {
         Some(number) if !number.is_finite() => {
-            Err(format!("key '{key}': {number} is no number for a setting"))
+            Err(format!("key '{key}': {number} cannot be the value of a setting"))
         }
         _ => serde_json::to_value(value).map_err(|error| format!("key '{key}': {error}")),
     }
 }
 
-/// A value in the form that its option has. People write `eval_split: 0.05` and `epochs: "3"`, and lists for what is a list in a
-/// flag: each is taken for what it says.
+/// A value in the form that its option has. People write `eval_split: 0.05` and `epochs: "3"`, and lists
+/// where a flag takes one text: each is read as it is meant.
 fn readable<T: DeserializeOwned>(key: &str, value: Value) -> Result<Value, String> {
     let read = |value: &Value| {
         let one = Map::from_iter([(key.to_owned(), value.clone())]);
@@ -216,12 +215,12 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether a number is one that counts: `batch_size: 2.0`.
+/// Whether a number is a count: `batch_size: 2.0`.
 fn whole(value: f64) -> bool {
     value.fract() == 0.0 && (0.0..9e15).contains(&value)
 }
 
-/// The option with the fewest differing letters, if there are at most a third of them.
+/// The option with the fewest differing letters, if at most a third of them differ.
 fn nearest(name: &str, keys: &[&'static str]) -> Option<&'static str> {
     let scored = keys.iter().map(|key| (garden_data::edit_distance(name, key), *key));
     scored.min().filter(|(distance, key)| *distance * 3 <= key.len()).map(|(_, key)| key)

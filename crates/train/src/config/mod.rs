@@ -1,7 +1,7 @@
 //! The settings of a run: options with their defaults filled in and their contradictions refused.
 //!
-//! Takes [`TrainOptions`] and gives a [`RunConfig`] in which every value is usable as it stands. Errors name the setting as
-//! a configuration file does.
+//! Takes [`TrainOptions`] and gives a [`RunConfig`] in which every value is usable as it stands. Errors name
+//! the setting as a configuration file does.
 
 mod file;
 mod options;
@@ -22,7 +22,7 @@ use garden_model::{LayerGroups, LoraError, LoraSettings, target_pattern};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Options that cannot be followed.
+/// Why options cannot be followed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// Something without a default is missing.
@@ -38,7 +38,7 @@ pub enum ConfigError {
         /// What would be right.
         reason: &'static str,
     },
-    /// A number that no run has.
+    /// A count out of its range.
     #[error("{setting} {value}: from {least} to {most}")]
     Count {
         /// The setting.
@@ -53,8 +53,8 @@ pub enum ConfigError {
     /// Two options that exclude each other.
     #[error("{0} and {1} exclude each other")]
     Conflict(&'static str, &'static str),
-    /// An adapter to start from, and an option that says otherwise.
-    #[error("{setting} {asked} and adapter {}, which has {has}: leave {setting} out", adapter.display())]
+    /// An adapter to start from, and an option that contradicts it.
+    #[error("{setting} {asked} contradicts the adapter {}, which has {has}: leave {setting} out", adapter.display())]
     AdapterHas {
         /// The setting.
         setting: &'static str,
@@ -151,7 +151,7 @@ pub struct LoraConfig {
 }
 
 impl LoraConfig {
-    /// The same as the model knows it, with numbers that make an adapter.
+    /// The settings as the model takes them; an error if no adapter can be made with them.
     pub fn settings(&self) -> Result<LoraSettings, LoraError> {
         let groups = LayerGroups {
             vision: self.vision,
@@ -319,7 +319,7 @@ impl RunConfig {
         }
     }
 
-    /// The part that the training loop needs; what the rows are is filled in when they are known.
+    /// The part that the training loop needs. What depends on the rows is filled in when they are known.
     pub fn trainer(&self) -> TrainerSettings {
         TrainerSettings {
             epochs: self.epochs,

@@ -1,7 +1,7 @@
 //! What a user may ask of a run: the flags of `train-vision` and the keys of its configuration file.
 //!
-//! One set of options for flags and files, in which flags win. Everything is optional here: [`super::RunConfig`] has the
-//! defaults and the checks.
+//! One set of options serves flags and files; flags win. Everything is optional here: [`super::RunConfig`]
+//! has the defaults and the checks.
 
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
 use garden_data::{Columns, OnLongRow, TrainOn};
@@ -28,7 +28,7 @@ pub enum Method {
 pub enum EvalStrategy {
     /// Never.
     No,
-    /// Every --eval-steps.
+    /// Every --eval-steps steps.
     Steps,
     /// After each epoch.
     Epoch,
@@ -81,7 +81,7 @@ pub enum OnBadRow {
     /// Stop and say which row and why.
     #[default]
     Fail,
-    /// Leave it out, count it, list it at the end.
+    /// Leave it out, count it and list it at the end.
     Skip,
 }
 
@@ -104,7 +104,7 @@ macro_rules! options {
             /// The keys that a configuration file may have.
             pub const KEYS: &'static [&'static str] = &[$($(stringify!($name),)+)+];
 
-            /// These options where they are given, those of `file` where not.
+            /// These options where they are given, and those of `file` elsewhere.
             pub fn over(self, file: Self) -> Self {
                 Self { $($($name: self.$name.or(file.$name),)+)+ }
             }
@@ -123,42 +123,42 @@ options! {
         /// More rows to train on, mixed with those of --dataset; may be given several times.
         #[arg(value_name = "PATH|HUB_ID")]
         add_dataset: Vec<String>,
-        /// How often an epoch sees each row of --dataset and of each --add-dataset, in their order (1 each).
+        /// How often an epoch sees each row of --dataset and of each --add-dataset, in that order (1 each).
         #[arg(value_delimiter = ',', value_name = "N,...")]
         dataset_weights: Vec<u64>,
         /// Where the adapter, checkpoints, logs and the report go.
         #[arg(value_name = "DIR")]
         output_dir: PathBuf,
-        /// Which split of --dataset to train on: train, validation, test, a name, several with +, or all;
-        /// CONFIG/train where its README has configurations (train, or the files of no split).
+        /// Which split of --dataset to train on: train, validation, test, a name, several joined with +, or
+        /// all; CONFIG/train where its README has configurations (train, or the files of no split).
         #[arg(value_name = "NAME")]
         split: String,
-        /// Rows to evaluate on; of a folder or hub dataset its validation split, else its test split.
+        /// Rows to evaluate on; of a folder or hub dataset, the validation split or else the test split.
         #[arg(value_name = "PATH|HUB_ID")]
         eval_dataset: String,
-        /// Share (5%) or number of the training rows to hold out for evaluation, or the split to evaluate on
-        /// (validation).
+        /// Rows to hold out for evaluation, as a share such as 5% or a number; or the split to evaluate on,
+        /// such as validation.
         #[arg(value_name = "SHARE|NAME")]
         eval_split: String,
     }
     "Length" {
         /// Passes over the data (3).
         epochs: f64,
-        /// Ends after this many optimizer steps, whatever --epochs says.
+        /// End after this many optimizer steps, whatever --epochs says.
         max_steps: u64,
-        /// Rows of a forward pass (2).
+        /// Rows per forward pass (2).
         batch_size: u64,
-        /// Batches of an optimizer step (4).
+        /// Batches per optimizer step (4).
         gradient_accumulation_steps: u64,
-        /// Longest row in tokens; longer ones are dropped and counted, see --on-long-row (2048).
+        /// Longest row in tokens; longer rows are dropped and counted, see --on-long-row (2048).
         max_seq_length: usize,
     }
     "Learning" {
         /// Peak learning rate (2e-4).
         learning_rate: f64,
-        /// How the rate moves (linear).
+        /// How the learning rate changes over the run (linear).
         lr_scheduler_type: Shape,
-        /// Steps of warm-up (0).
+        /// Warm-up steps (0).
         warmup_steps: u64,
         /// Warm-up as a share of all steps, instead of --warmup-steps.
         #[arg(conflicts_with = "warmup_steps")]
@@ -167,30 +167,30 @@ options! {
         optim: OptimizerKind,
         /// Decoupled weight decay (0.01).
         weight_decay: f64,
-        /// Largest norm of a gradient; 0 does not clip (1).
+        /// Largest norm of a gradient; larger ones are scaled down, unless this is 0 (1).
         max_grad_norm: f64,
         /// Decay of the first moment (0.9).
         adam_beta1: f64,
         /// Decay of the second moment (0.999).
         adam_beta2: f64,
-        /// Keeps the step finite (1e-8).
+        /// Added to the divisor of each update to keep it finite (1e-8).
         adam_epsilon: f64,
-        /// Seed of the shuffle, the adapter's start and dropout (3407).
+        /// Seed of the shuffle, a fresh adapter's weights and dropout (3407).
         seed: u64,
     }
     "Adapter" {
-        /// Adapters or all weights (lora).
+        /// What to train: adapters or all weights (lora).
         method: Method,
-        /// Start from this adapter instead of a fresh one; its rank, alpha and layers are the run's.
+        /// Start from this adapter instead of a fresh one; the run takes over its rank, alpha and layers.
         #[arg(value_name = "DIR")]
         adapter: PathBuf,
         /// Rank of the adapters (16).
         lora_r: usize,
-        /// Scale of the adapters: alpha / r (16).
+        /// Alpha of the adapters, which are scaled by alpha / r (16).
         lora_alpha: f64,
         /// Share of an adapter's inputs set to zero (0).
         lora_dropout: f64,
-        /// Scale by alpha / sqrt(r) instead.
+        /// Scale the adapters by alpha / sqrt(r) instead of alpha / r.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         use_rslora: bool,
         /// Modules to adapt, instead of the four switches below: names (q_proj,v_proj), all-linear, or a
@@ -215,32 +215,34 @@ options! {
         /// Hold frozen weights in 8 bits.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", conflicts_with = "load_in_16bit")]
         load_in_8bit: bool,
-        /// Hold frozen weights in 16 bits (bf16). Without any of the three they stay as they are stored.
+        /// Hold frozen weights in 16 bits (bf16). Without any of these three options they stay as they are
+        /// stored.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         load_in_16bit: bool,
     }
     "Data" {
-        /// Which turns have labels (assistant).
+        /// Which turns to learn (assistant).
         train_on: TrainOn,
         /// What to do with a bad row (fail).
         on_bad_row: OnBadRow,
-        /// What to do with a row over --max-seq-length; none is ever cut (drop).
+        /// What to do with a row longer than --max-seq-length; rows are never cut (drop).
         on_long_row: OnLongRow,
         /// Largest share of bad rows that --on-bad-row skip accepts (1%).
         #[arg(value_name = "SHARE")]
         max_bad_rows: String,
-        /// Smallest image area in pixels; the checkpoint's own limit if not given.
+        /// Smallest image area in pixels (the limit in the model folder).
         min_pixels: u64,
-        /// Largest image area in pixels; the checkpoint's own limit if not given.
+        /// Largest image area in pixels (the limit in the model folder).
         max_pixels: u64,
-        /// Rows may read images below this folder too, not only below that of their file; relative paths are
-        /// looked for here first. Several times for several folders.
+        /// Also let rows read images below this folder, not only below the folder of their file; relative
+        /// paths are looked up here first. May be given several times.
         #[arg(value_name = "DIR")]
         image_root: Vec<PathBuf>,
         /// Fetch images from http(s) addresses in the rows.
         #[arg(num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         allow_remote_images: bool,
-        /// Which columns mean what, where their names do not say it: image=photo,prompt=question,response=answer.
+        /// What columns mean, where their names do not say it:
+        /// image=photo,prompt=question,response=answer.
         #[arg(value_name = "MEANING=COLUMN,...")]
         columns: Columns,
         /// Threads that prepare batches (one per core).
@@ -248,47 +250,48 @@ options! {
         /// Most memory for batches prepared ahead (that of four batches).
         #[arg(value_name = "SIZE")]
         prefetch_bytes: ByteSize,
-        /// Take JSON layout out of the loss (none).
+        /// How much of the JSON layout to leave out of the loss (none).
         selective_loss: Level,
-        /// Keys that `aggressive` masks, comma-separated; found in the first rows if not given.
+        /// Keys that `aggressive` masks, comma-separated (those found in the first rows).
         #[arg(value_name = "KEYS")]
         selective_loss_keys: String,
-        /// First epoch with selective loss, from 0 (0).
+        /// First epoch with selective loss, counted from 0 (0).
         selective_loss_start_epoch: u64,
     }
     "Memory" {
-        /// Memory for the whole run; blocks are recomputed until it fits.
+        /// Memory for the whole run; blocks are recomputed until the run fits.
         #[arg(value_name = "SIZE")]
         memory_budget: ByteSize,
-        /// Recompute activations (auto).
+        /// Whether to recompute activations (auto).
         gradient_checkpointing: Checkpointing,
         /// Steps between memory samples (10).
         memory_every: u64,
-        /// Memory that must not be exceeded; the cgroup's and the machine's limits are always minded.
+        /// Memory that must not be exceeded; the limits of the cgroup and of the machine always count.
         #[arg(value_name = "SIZE")]
         memory_limit: ByteSize,
         /// What to do before a limit is reached (checkpoint-and-stop).
         on_memory_limit: OnMemoryLimit,
-        /// Steps between clean-ups; none is needed, this is for measuring (0).
+        /// Steps between clean-ups of memory, for measurements; a run needs none (0).
         cleanup_every: u64,
     }
     "Log" {
         /// Steps between logs (10).
         logging_steps: u64,
-        /// When to evaluate (epoch, if there is something to evaluate on).
+        /// When to evaluate (epoch, if there are rows to evaluate on).
         eval_strategy: EvalStrategy,
         /// Steps between evaluations with --eval-strategy steps.
         eval_steps: u64,
-        /// Steps between checkpoints; at the end of each epoch if not given.
+        /// Steps between checkpoints (one at the end of each epoch).
         save_steps: u64,
-        /// Checkpoints kept, besides the best (2).
+        /// Checkpoints to keep, besides the best (2).
         save_total_limit: usize,
-        /// auto (newest whole checkpoint), a checkpoint's folder, or never (auto).
+        /// Which checkpoint to continue from: auto for the newest whole one, a checkpoint's folder, or never
+        /// (auto).
         #[arg(value_name = "auto|PATH|never")]
         resume: String,
-        /// Evaluations without improvement after which the run ends; the best adapter is then the result.
+        /// End after this many evaluations without improvement; the best adapter is then the result.
         early_stopping_patience: u64,
-        /// Where numbers go besides metrics.jsonl (none).
+        /// Where to send numbers besides metrics.jsonl (none).
         #[arg(value_delimiter = ',')]
         report_to: Vec<ReportTo>,
     }

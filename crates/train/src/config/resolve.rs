@@ -1,6 +1,7 @@
-//! Options to settings: defaults filled in, contradictions refused.
+//! From options to settings: fills in defaults and refuses contradictions.
 //!
-//! Takes [`TrainOptions`], all of them optional. Gives a [`RunConfig`], or the setting that is wrong and what would be right.
+//! Takes [`TrainOptions`], all of them optional. Gives a [`RunConfig`], or an error with the setting that is
+//! wrong and what would be right.
 
 use super::{
     ConfigError, DataConfig, EvalRows, EvalStrategy, LoraConfig, MemoryConfig, Method, Portion, Precision,
@@ -10,7 +11,8 @@ use crate::{optimizer::AdamSettings, schedule::Warmup, selective_loss::Level, tr
 use garden_model::Adapter;
 use std::{ops::RangeInclusive, path::Path};
 
-// What runs have at most: so that no size in a plan, also for the largest model, comes near what a number can hold.
+// The largest runs: within these, no size in a plan, even of the largest model, comes near what a number can
+// hold.
 const ROWS_OF_A_BATCH: RangeInclusive<u64> = 1..=4096;
 const BATCHES_OF_A_STEP: RangeInclusive<u64> = 1..=1 << 20;
 const TOKENS_OF_A_ROW: RangeInclusive<u64> = 1..=1 << 20;
@@ -108,7 +110,7 @@ fn portions(o: &TrainOptions) -> Result<Vec<Portion>, ConfigError> {
     for weight in &weights {
         count("dataset-weights", *weight, TIMES_AN_EPOCH)?;
     }
-    // A row that is there twice could be learned and held out at once.
+    // A row that occurs twice could be trained on and held out at once.
     if o.eval_split.is_some() && weights.iter().any(|weight| *weight > 1) {
         return Err(ConfigError::Conflict("dataset-weights", "eval-split"));
     }
@@ -141,8 +143,8 @@ fn lora(o: &TrainOptions) -> Result<LoraConfig, ConfigError> {
     }
 }
 
-/// The settings of an adapter that exists. Its weights mean something only with its own rank, scale and
-/// layers; what is dropped while training is the run's choice.
+/// The settings of an existing adapter. Its weights mean something only with its own rank, scale and layers;
+/// dropout is the run's choice.
 fn started_from(adapter: &Path, o: &TrainOptions, fresh: LoraConfig) -> Result<LoraConfig, ConfigError> {
     let switches = [
         ("target-modules", o.target_modules.is_some()),
@@ -285,7 +287,7 @@ fn eval_rows(o: &TrainOptions) -> Result<EvalRows, ConfigError> {
     let Some(text) = &o.eval_split else {
         return Ok(o.eval_dataset.as_ref().map_or(EvalRows::None, |name| dataset(name, None)));
     };
-    // A split has a name, which numbers have not.
+    // The name of a split begins with a letter; a number does not.
     let is_name = text.starts_with(|first: char| first.is_alphabetic());
     match &o.eval_dataset {
         Some(name) if is_name => Ok(dataset(name, Some(text.clone()))),
@@ -471,9 +473,9 @@ mod tests {
         assert!(from(|o| o.lora_r = Some(8)).is_ok());
         type Change = fn(&mut TrainOptions);
         let cases: [(Change, &str); 5] = [
-            (|o| o.lora_r = Some(16), "lora-r 16 and adapter "),
-            (|o| o.lora_alpha = Some(16.0), "lora-alpha 16 and adapter "),
-            (|o| o.use_rslora = Some(true), "use-rslora true and adapter "),
+            (|o| o.lora_r = Some(16), "lora-r 16 contradicts the adapter "),
+            (|o| o.lora_alpha = Some(16.0), "lora-alpha 16 contradicts the adapter "),
+            (|o| o.use_rslora = Some(true), "use-rslora true contradicts the adapter "),
             (|o| o.target_modules = Some("v_proj".into()), "target-modules and adapter exclude"),
             (|o| o.method = Some(Method::Full), "adapter and method full exclude"),
         ];

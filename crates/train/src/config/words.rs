@@ -1,14 +1,14 @@
-//! What is wrong with a value of a configuration file, in words for people.
+//! Says in plain words what is wrong with a value of a configuration file.
 //!
-//! Takes what the deserialiser says (`invalid type: string "abc", expected u64`) and gives a sentence without names of types. What
-//! it does not know stays as it is.
+//! Takes what the deserialiser says (`invalid type: string "abc", expected u64`) and gives a sentence without
+//! names of types. A message that it does not know stays as it is.
 
 /// An error of a value as a person would say it.
 pub(super) fn plain(error: &str) -> String {
     mismatch(error).or_else(|| unknown_word(error)).unwrap_or_else(|| error.to_owned())
 }
 
-/// A value of another kind than the option has.
+/// A value of another kind than the option's.
 fn mismatch(error: &str) -> Option<String> {
     let rest = error.strip_prefix("invalid type: ").or_else(|| error.strip_prefix("invalid value: "))?;
     let (found, expected) = rest.rsplit_once(", expected ")?;
@@ -40,7 +40,7 @@ fn given(found: &str) -> &str {
     }
 }
 
-/// A word that is none of those that an option knows.
+/// A word that the option does not know.
 fn unknown_word(error: &str) -> Option<String> {
     let (word, known) = error.strip_prefix("unknown variant `")?.split_once("`, expected ")?;
     let known = known.strip_prefix("one of ").unwrap_or(known).replace('`', "");

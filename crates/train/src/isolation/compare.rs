@@ -1,7 +1,8 @@
 //! Two commands against each other: which keeps more memory, and how sure that is.
 //!
-//! In come the runs of both; out comes the difference with its interval and the confidence that it is not chance, by Welch's test on the runs'
-//! own scatter. A single run of each has no scatter and therefore no confidence.
+//! Takes the runs of both. Gives the difference with its interval, and the confidence that it is not chance,
+//! by Welch's test on the scatter of the runs. A single run of each has no scatter and therefore no
+//! confidence.
 
 use super::measure::Measured;
 use serde::Serialize;
@@ -12,11 +13,11 @@ const LEVEL: f64 = 0.95;
 /// One command's runs against another's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Difference {
-    /// What the first keeps more than the second, in bytes.
+    /// How much more the first keeps than the second, in bytes.
     pub bytes: f64,
     /// The interval that holds the true difference with 95 % probability.
     pub interval: Option<(f64, f64)>,
-    /// One less the probability of so large a difference by chance.
+    /// One minus the probability of so large a difference by chance.
     pub confidence: Option<f64>,
 }
 
@@ -54,7 +55,8 @@ fn mean_and_squared_error(values: &[f64]) -> (f64, Option<f64>) {
 
 /// The probability that Student's t lies within ±t, by Simpson's rule on its density.
 fn within(t: f64, freedom: f64) -> f64 {
-    // The substitution t = sqrt(n) tan(x) makes the density cos(x)^(n-1) on a finite interval: even heavy tails are exact.
+    // The substitution t = sqrt(n) tan(x) makes the density cos(x)^(n-1) on a finite interval: even heavy
+    // tails are exact.
     let density = |x: f64| x.cos().powf(freedom - 1.0);
     let integral = |end: f64| {
         const HALVES: usize = 1000;

@@ -1,7 +1,8 @@
-//! One part of our own pipeline, over and over, as a program of its own.
+//! One part of our own pipeline, repeated in a process of its own.
 //!
-//! In come a dataset, a model and the name of a part; the part works through the same few rows as often as asked, telling each step, and gives back
-//! what it made. With `retain` it keeps everything instead: what a leak in just this part looks like.
+//! Takes a dataset, a model and the name of a part. The part works through the same few rows as often as
+//! asked, reports each step, and frees what it made. With `retain` it keeps everything instead, which shows
+//! what a leak in this part alone looks like.
 
 use crate::{
     config::{RunConfig, TrainOptions},
@@ -24,14 +25,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Steps are not shorter than this: a reading every few steps needs steps that can be told apart.
+/// The shortest step: readings every few steps need steps that can be told apart.
 const SHORTEST_STEP: Duration = Duration::from_millis(20);
-/// Kept with what a step made, so that a leak of small things shows within seconds, too.
+/// Kept with what a step made, so that even a leak of small things shows within seconds.
 const BALLAST: usize = 1 << 20;
-/// A run that keeps things ends here: enough to be judged, not enough to harm.
+/// A run that keeps things ends at this size: enough to judge, not enough to do harm.
 const MOST_KEPT: usize = 2_000_000_000;
 
-/// A part of the pipeline, each including what comes before it.
+/// A part of the pipeline; each includes the parts before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Component {
@@ -45,7 +46,7 @@ pub enum Component {
     Collate,
     /// Computes the loss of each batch.
     Forward,
-    /// Computes gradients and moves the adapter, too.
+    /// Also computes gradients and updates the adapter.
     Step,
 }
 
@@ -86,7 +87,7 @@ pub struct Work<'a> {
     pub retain: bool,
 }
 
-/// Tells steps at an even pace, and keeps things if asked to.
+/// Reports steps at an even pace, and keeps things if asked to.
 struct Bench {
     link: SupervisorLink,
     steps: u64,
@@ -116,7 +117,8 @@ impl Bench {
         }
     }
 
-    /// A step is done, and this is what it made, of about so many bytes. The first one is not told: what a part needs to work at all is no growth.
+    /// Ends a step that made this, of about so many bytes. The first step is not reported: what a part needs
+    /// to work at all is not growth.
     fn done<T: Any + Clone>(&mut self, made: &T, bytes: usize) {
         if !std::mem::replace(&mut self.warm, true) {
             return;
@@ -189,7 +191,7 @@ fn row_by_row(component: Component, work: &Work<'_>) -> Result<(), RunError> {
 
 fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError> {
     let whole = Dataset::open(work.dataset, work.source, &())?.rows();
-    // What is held out is not worked on.
+    // Held-out rows are not worked on.
     let held_out = whole.saturating_sub(work.rows);
     let config = config(work, held_out).map_err(|error| RunError::Other(error.into()))?;
     let folder = ModelFolder::open(work.base_model)?;
@@ -269,7 +271,7 @@ fn config(work: &Work<'_>, held_out: u64) -> Result<RunConfig, crate::config::Co
         output_dir: Some(std::env::temp_dir()),
         eval_split: (held_out > 0).then(|| held_out.to_string()),
         batch_size: Some(work.batch_size),
-        // Batches that wait for a slow reader would look like growth until there are as many as may wait.
+        // Batches that wait for a slow reader would look like growth until the queue is full.
         prefetch_bytes: Some(ByteSize(1_000_000)),
         lora_r: Some(4),
         ..TrainOptions::default()

@@ -1,7 +1,7 @@
-//! One command, run to its end under watch: how its memory moved.
+//! Runs one command to its end and measures how its memory moves.
 //!
-//! In comes a command; out come its verdict and how much it kept. Its steps are read from its output or from the
-//! socket, and whatever it started is gone when this returns.
+//! Takes a command and gives its verdict and how much memory it kept. Steps are read from its output or from
+//! the socket. Everything that the command started is gone when this returns.
 
 use garden_memory::{
     Assessment, Event, Observer, Reading, RunFacts, StepPatterns, StopSignal, Wake,
@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// Growth is measured from here on where a program tells no steps: what it needs to start is no growth.
+/// The share of a run that counts as its start where a program reports no steps: what it needs to start is
+/// not growth.
 const START_UP_SHARE: f64 = 0.2;
 /// Levels are medians of this share of the samples, so that one spike does not count.
 const LEVEL_SHARE: f64 = 0.1;
@@ -41,15 +42,16 @@ pub struct Measured {
     pub steps: u64,
     /// The highest level of memory of its own.
     pub peak_bytes: u64,
-    /// The level at the end less the level after the start, which is the first step where there are steps.
+    /// The level at the end minus the level after the start. Where there are steps, the start ends with the
+    /// first one.
     pub kept_bytes: i64,
     /// Seconds it took.
     pub seconds: f64,
-    /// What a shell would have seen.
+    /// The exit code as a shell would see it.
     pub exit_code: i32,
 }
 
-/// What a measurement needs of the process that takes it, set up once.
+/// What a measurement needs from the process that takes it, set up once.
 pub struct Host<'a> {
     /// Where signals arrive.
     pub wakes: &'a Receiver<Wake>,
@@ -59,7 +61,8 @@ pub struct Host<'a> {
     pub guard: &'a GuardProgram,
 }
 
-/// Runs a command and looks every `interval`; `passage` says where its output goes, `watcher` is shown each reading.
+/// Runs a command and takes a reading every `interval`. `passage` says where its output goes; `watcher` is
+/// shown each reading.
 pub fn measure(
     trial: &Trial,
     interval: Duration,
@@ -128,7 +131,7 @@ impl Notes<'_> {
     }
 }
 
-/// The level at the end less the level after the start.
+/// The level at the end minus the level after the start.
 fn kept(levels: &[u64], before_first_step: Option<usize>) -> i64 {
     let after_start = before_first_step.unwrap_or((levels.len() as f64 * START_UP_SHARE) as usize);
     let width = (((levels.len() - after_start) as f64 * LEVEL_SHARE) as usize).max(1);

@@ -1,7 +1,7 @@
 //! Which part keeps memory: each alone, in a process of its own, with a verdict of its own.
 //!
-//! In come commands, or the parts of our own pipeline; out comes how the memory of each moved, and for two commands the difference with its
-//! confidence. This is how a leak is found: not by reading code, but by leaving things out.
+//! Takes commands, or the parts of our own pipeline. Gives how the memory of each moved and, for two
+//! commands, the difference with its confidence. A leak is found by leaving things out, not by reading code.
 
 mod compare;
 mod component;

@@ -22,7 +22,7 @@ use std::{
 };
 use tensors::Merger;
 
-/// Bytes of one file of tensors, as large as Hugging Face makes them.
+/// The largest file of tensors in bytes, as Hugging Face makes them.
 const LARGEST_FILE: usize = 5_000_000_000;
 /// What a folder needs besides weights, wherever the base has it.
 const COMPANIONS: [&str; 14] = [
@@ -58,19 +58,19 @@ pub enum MergedAs {
 /// Why a model could not be merged.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// The base's configuration is no use.
+    /// The base's configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The base's weights are no use.
+    /// The base's weights cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A tensor cannot be read or written.
     #[error(transparent)]
     Tensor(#[from] TensorFileError),
-    /// The adapter is no use, or not for this base.
+    /// The adapter cannot be used, or not with this base.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
-    /// The base's processor files are no use.
+    /// The base's processor files cannot be used.
     #[error(transparent)]
     Processor(#[from] ProcessorError),
     /// The system refused.
@@ -81,10 +81,10 @@ pub enum MergeError {
         /// What the system said.
         source: io::Error,
     },
-    /// There is something in the way.
-    #[error("{} is there already and is not an empty folder: choose another one", .0.display())]
+    /// The output exists and is not an empty folder.
+    #[error("{} exists already and is not an empty folder: choose another one", .0.display())]
     Exists(PathBuf),
-    /// It is an empty folder that no other can take the place of.
+    /// The output is an empty folder that no other can replace.
     #[error("{} is {why}: choose a folder inside it", output.display())]
     Fixed {
         /// The folder.
@@ -92,7 +92,7 @@ pub enum MergeError {
         /// What keeps it.
         why: &'static str,
     },
-    /// The result would lie in what it is made from.
+    /// The result would lie inside what it is made from.
     #[error("{} {} {what} ({}): choose a folder elsewhere", output.display(), overlap.words(), source_folder.display())]
     Overlap {
         /// The folder to make.
@@ -282,7 +282,7 @@ fn quantization_config() -> Value {
         "bnb_4bit_quant_storage": "uint8",
         "llm_int8_enable_fp32_cpu_offload": false,
         "llm_int8_has_fp16_weight": false,
-        // Readers match these from the start of a module's path, or anywhere in it, as old as they are.
+        // Readers match these at the start of a module's path or, depending on their version, anywhere in it.
         "llm_int8_skip_modules": ["lm_head", "merger", "visual.merger", "model.visual.merger"],
         "llm_int8_threshold": 6.0,
     })

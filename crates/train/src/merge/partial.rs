@@ -1,8 +1,8 @@
 //! The folder that a merge is written into until it is whole.
 //!
-//! Lies beside the folder to make, under a name that nobody else has, and takes its name at the end. A merge
-//! that fails removes it. One that was killed cannot: the next merge to the same place removes it, known by a
-//! marker that no living process holds locked.
+//! It lies beside the folder to make, under a name that nobody else has, and is renamed at the end. A merge
+//! that fails removes it. A killed merge cannot: the next merge to the same place removes what it left, which
+//! is known by a marker that no living process holds locked.
 
 use super::MergeError;
 use crate::folders::parent;
@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Says that a merge made the folder; locked for as long as the merge is at work.
+/// Says that a merge made the folder; locked while the merge is at work.
 const MARKER: &str = ".model-garden-merge";
 
 pub(super) struct PartialFolder {
@@ -35,7 +35,7 @@ impl PartialFolder {
             .map_err(MergeError::io(parent))?;
         let path = folder.path().join(MARKER);
         let marker = File::create_new(&path).map_err(MergeError::io(&path))?;
-        // Without locks, as on some network file systems, nothing is ever taken for left behind.
+        // Without locks, as on some network file systems, no folder is ever taken for left behind.
         let _ = marker.try_lock();
         Ok(Self { folder, _marker: marker })
     }

@@ -1,7 +1,7 @@
 //! One tensor of a merged model: base plus low-rank product, in the type it is written in.
 //!
 //! Takes a parameter and writes its bytes, row by row where its type allows it. Gives the number of elements
-//! that differ from the base as they are stored.
+//! whose stored value differs from the base's.
 
 use super::{MergeError, MergedAs};
 use garden_engine::{NF4_BLOCK, NF4_CODES, NF4_NESTED_BLOCK, Nf4, Nf4Scales, Weight};
@@ -117,7 +117,7 @@ impl<'a> Merger<'a> {
         writer: &mut TensorWriter,
     ) -> Result<u64, MergeError> {
         let Stripe { base, merged } = self.stripe(weight, pair, 0, weight.rows());
-        // bitsandbytes quantises what it is given in 16 bits; the same roundings give the same codes.
+        // bitsandbytes quantises values of 16 bits; the same roundings give the same codes.
         let quantise = |mut values: Vec<f32>| {
             values.par_iter_mut().for_each(|value| *value = bf16::from_f32(*value).to_f32());
             Nf4::quantise(&values)
@@ -145,7 +145,7 @@ fn add_row(out: &mut [f32], b: &[f32], a: &[f32], scale: f32) {
     }
 }
 
-/// The state's JSON is padded with blanks to one length, so that sizes are known before values are.
+/// The state's JSON is padded with spaces to one length, so that sizes are known before values are.
 const STATE_BYTES: usize = 256;
 
 fn write_parts(codes: &Nf4, shape: &[usize], writer: &mut TensorWriter) -> Result<(), MergeError> {

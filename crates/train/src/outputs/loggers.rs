@@ -1,8 +1,8 @@
 //! The loggers of a run as one callback: metrics.jsonl always, TensorBoard and MLflow if asked for.
 //!
-//! Takes log entries and writes lines, event records and requests. A file that cannot be written ends the run with its name.
-//! An MLflow server that stops answering is reported once and tried again after one, two, four and more minutes, and at the
-//! end.
+//! Takes log entries and writes lines, event records and requests. A file that cannot be written ends the run
+//! with an error that names it. An MLflow server that stops answering is reported once and tried again after
+//! one, two, four and more minutes, and at the end.
 
 use super::{
     metrics::MetricsFile,
@@ -21,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Holds the id of the run on the server, so that a resumed run goes on with it.
+/// Holds the id of the run on the server, so that a resumed run continues it.
 const MLFLOW_RUN: &str = "mlflow_run_id";
 
 /// Writes the logs of a run.
@@ -119,8 +119,10 @@ impl Callback for Loggers<'_, '_> {
     fn on_end(&mut self, _: &TrainerState, stopped: Option<&StopReason>) -> Result<(), BoxError> {
         let finished = matches!(stopped, None | Some(StopReason::EarlyStopping));
         if let Some(Err(error)) = self.mlflow.as_mut().map(|mlflow| mlflow.end(finished)) {
-            self.announcer
-                .note(Topic::Logging, format!("{error}; metrics.jsonl has all numbers, those not sent too"));
+            self.announcer.note(
+                Topic::Logging,
+                format!("{error}; metrics.jsonl has all numbers, including those not sent"),
+            );
         }
         Ok(())
     }

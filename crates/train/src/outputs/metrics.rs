@@ -1,7 +1,8 @@
 //! `metrics.jsonl`: one JSON object for each log of a run, for whoever wants to plot it.
 //!
-//! Writes each log entry as a line, flushed at once. A resumed run keeps the lines up to its checkpoint, all of them, and drops those of
-//! steps that were lost: the checkpoint's own history of a long run is thinned.
+//! Writes each log entry as a line, flushed at once. A resumed run keeps all lines up to its checkpoint and
+//! drops those of steps that were lost. The file is complete, while the history in the checkpoint of a long
+//! run is thinned.
 
 use crate::trainer::LogEntry;
 use std::{
@@ -25,10 +26,11 @@ impl MetricsFile {
         let path = dir.join(METRICS);
         let last = history.last().map_or(0, |entry| entry.step);
         let (before, at_last): (Vec<_>, Vec<_>) = history.iter().partition(|entry| entry.step < last);
-        // What was logged at the last step itself may have been logged after the checkpoint, and will be once more.
+        // Entries of the last step itself may have been logged after the checkpoint, and will be logged once
+        // more.
         let mut text = lines_before(&path, last)?;
         if text.iter().filter(|byte| **byte == b'\n').count() < before.len() {
-            // Another folder's checkpoint, or a file that somebody shortened.
+            // The checkpoint is from another folder, or somebody shortened the file.
             text.clear();
             before.iter().try_for_each(|entry| line(entry, &mut text))?;
         }
@@ -48,7 +50,7 @@ impl MetricsFile {
     }
 }
 
-/// The whole lines of a file that are of steps before this one.
+/// The whole lines of a file for steps before this one.
 fn lines_before(path: &Path, step: u64) -> io::Result<Vec<u8>> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,7 +1,8 @@
 //! MLflow over its REST interface: one run, its settings and its numbers.
 //!
-//! In come the server's address and the log entries of a run; out go HTTP requests. A server that cannot be reached at the start
-//! is an error; one that fails later holds up the training ever more rarely, and its numbers are kept and sent when it answers again.
+//! Takes the server's address and the log entries of a run, and sends HTTP requests. A server that cannot be
+//! reached at the start is an error. One that fails later is asked more and more rarely, and its numbers are
+//! kept and sent when it answers again.
 
 use crate::trainer::LogEntry;
 use serde_json::{Value, json};
@@ -12,13 +13,13 @@ use std::{
 
 /// Numbers of one request; the server's own limit is 1000.
 const LARGEST_BATCH: usize = 1000;
-/// Numbers kept while the server does not answer; beyond that the oldest go.
+/// Numbers kept while the server does not answer; beyond that the oldest are dropped.
 const MOST_KEPT: usize = 100_000;
 /// The server's limit on the length of a setting's value.
 const LONGEST_SETTING: usize = 6000;
 /// How long to wait for an answer: a dead server must not hold up the training.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a server that failed is left alone at first; twice as long each time after.
+/// How long a server that failed is left alone at first; the time doubles with each failure.
 const SHORTEST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(16 * 60);
 
@@ -60,7 +61,7 @@ impl Rest {
 }
 
 impl MlflowRun {
-    /// Starts a run, or goes on with one. `token` is sent as a bearer token.
+    /// Starts a run, or continues one. `token` is sent as a bearer token.
     pub fn start(
         uri: &str,
         token: Option<String>,
@@ -83,7 +84,7 @@ impl MlflowRun {
         Ok(run)
     }
 
-    /// The run's id, to go on with it later.
+    /// The run's id, to continue it later.
     pub fn id(&self) -> &str {
         &self.run_id
     }
@@ -119,7 +120,8 @@ impl MlflowRun {
         Ok(())
     }
 
-    /// Sends the numbers of a log entry, after those that wait; keeps them where the server failed a moment ago.
+    /// Sends the numbers of a log entry, after those that wait. Only keeps them if the server failed a moment
+    /// ago.
     pub fn add(&mut self, entry: &LogEntry) -> Result<(), MlflowError> {
         let timestamp = milliseconds();
         for (key, value) in entry.values.iter().filter(|(_, value)| value.is_finite()) {
@@ -166,7 +168,7 @@ impl MlflowRun {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         let mut response = request.send(body.to_string()).map_err(|error| match error {
-            // Its text has all of the address.
+            // The error's text holds the whole address.
             ureq::Error::BadUri(_) => failed("not an http(s) address".to_owned()),
             error => failed(error.to_string()),
         })?;

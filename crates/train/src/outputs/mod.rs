@@ -1,7 +1,7 @@
 //! What a run leaves beside its adapter: metrics, event files, a model card, a report.
 //!
-//! In come the state and the logs of a run; out come files that other tools read. Files that are replaced are written under
-//! another name first, synced and renamed.
+//! Takes the state and the logs of a run and writes files that other tools read. Files that are replaced are
+//! written under another name first, synced and renamed.
 
 pub mod loggers;
 pub mod metrics;

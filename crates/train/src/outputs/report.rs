@@ -1,6 +1,7 @@
 //! The report of a run: one page with its curves, its memory verdict, and what it answers.
 //!
-//! The page is built of the same parts as the memory report (`garden_memory::report::page`) and opens without a network.
+//! The page is built of the same parts as the memory report (`garden_memory::report::page`) and opens without
+//! a network.
 
 use super::summary::FinishedRun;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -16,19 +17,19 @@ use std::{
 
 /// The report's name in the run's folder.
 pub const REPORT: &str = "report.html";
-/// Letters of a figure that stands large.
+/// The longest figure that is shown large, in characters.
 const LONGEST_FIGURE: usize = 20;
-/// Where examples go: they are asked for after the run.
+/// Marks where examples go: they are added after the run.
 const EXAMPLES_HERE: &str = "<!-- examples -->";
 
 /// An image, the right answer, and what the model said.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Example {
     /// The image's file.
-    pub picture: PathBuf,
+    pub image: PathBuf,
     /// The right answer.
     pub right: String,
-    /// The model's.
+    /// The model's answer.
     pub given: String,
 }
 
@@ -39,7 +40,7 @@ impl FinishedRun<'_> {
         let mut page = Page::new("Training report");
         page.section("results", "Results", None);
         page.lead(&self.memory.verdict.to_string());
-        // Figures stand large; what is longer stands in a table.
+        // Short figures are shown large, longer ones in a table.
         let (figures, longer): (Vec<_>, Vec<_>) =
             self.results().into_iter().partition(|(_, value)| value.chars().count() <= LONGEST_FIGURE);
         page.facts(&figures);
@@ -104,7 +105,7 @@ impl FinishedRun<'_> {
         chart
     }
 
-    /// Where epochs end, by where the run has come to.
+    /// Where epochs end, as far as the run has come.
     pub(super) fn epochs(&self) -> Option<Epochs> {
         let steps = self.state.global_step as f64 / self.state.epoch;
         (steps.is_finite() && steps > 0.0).then_some(Epochs { first_end: steps, steps })
@@ -119,8 +120,8 @@ pub fn add_examples(folder: &Path, examples: &[Example]) -> io::Result<()> {
         "<section id=\"examples\"><h2>Example answers</h2>\n<p>Images that were not trained on.</p>\n<ul class=\"answers\">\n",
     );
     for example in examples {
-        let image = BASE64_STANDARD.encode(fs::read(&example.picture)?);
-        let kind = if example.picture.extension().is_some_and(|kind| kind == "png") { "png" } else { "jpeg" };
+        let image = BASE64_STANDARD.encode(fs::read(&example.image)?);
+        let kind = if example.image.extension().is_some_and(|kind| kind == "png") { "png" } else { "jpeg" };
         let (right, given) = (escape(&example.right), escape(&example.given));
         let verdict = if example.right == example.given { "right" } else { "wrong" };
         let _ = write!(
@@ -129,7 +130,7 @@ pub fn add_examples(folder: &Path, examples: &[Example]) -> io::Result<()> {
              <p>{given} <span class=\"{verdict}\">{verdict}</span></p>"
         );
         if verdict == "wrong" {
-            let _ = write!(section, "<p>right would be {right}</p>");
+            let _ = write!(section, "<p>the right answer is {right}</p>");
         }
         section.push_str("</li>\n");
     }
@@ -144,11 +145,11 @@ mod tests {
     #[test]
     fn examples_stand_in_the_page_with_their_images() {
         let folder = tempfile::tempdir().unwrap();
-        let picture = folder.path().join("000001.png");
-        fs::write(&picture, b"not really a png").unwrap();
+        let image = folder.path().join("000001.png");
+        fs::write(&image, b"not really a png").unwrap();
         fs::write(folder.path().join(REPORT), format!("<main>{EXAMPLES_HERE}</main>")).unwrap();
         let example = |right: &str, given: &str| Example {
-            picture: picture.clone(),
+            image: image.clone(),
             right: right.into(),
             given: given.into(),
         };
@@ -157,7 +158,9 @@ mod tests {
         assert_eq!(page.matches("src=\"data:image/png;base64,bm90").count(), 2, "{page}");
         assert!(page.contains("<p>red <span class=\"right\">right</span></p></li>"), "{page}");
         assert!(
-            page.contains("<p>&lt;b&gt; <span class=\"wrong\">wrong</span></p><p>right would be green</p>")
+            page.contains(
+                "<p>&lt;b&gt; <span class=\"wrong\">wrong</span></p><p>the right answer is green</p>"
+            )
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The model card of a finished run, with a picture of its loss.
 //!
-//! Takes the settings, the history and the memory verdict and writes `README.md`, `training_curve.svg` and, beside them, the
-//! report (see `report`). All of them are complete in themselves and open without a network.
+//! Takes the settings, the history and the memory verdict and writes `README.md`, `training_curve.svg` and,
+//! beside them, the report (see `report`). All of them are complete in themselves and open without a network.
 
 use super::report::REPORT;
 use crate::{
@@ -48,7 +48,7 @@ impl FinishedRun<'_> {
         garden_files::write(&dir.join(REPORT), self.report().as_bytes())
     }
 
-    /// The loss over steps, that of the evaluation beside it.
+    /// The loss over steps, with the evaluation's loss beside it.
     pub(super) fn loss_chart(&self) -> Chart {
         let names = [("training", "loss"), ("evaluation", "eval_loss")];
         let lines = names.into_iter().enumerate().filter_map(|(index, (name, key))| {
@@ -113,7 +113,7 @@ impl FinishedRun<'_> {
         rows.extend(
             number("eval_token_accuracy").map(|share| ("Token accuracy", format!("{:.1} %", 100.0 * share))),
         );
-        // Where the result is the best one, its row says so.
+        // If the result is the best one, its row says so.
         let best = state.best_global_step.filter(|step| *step != self.delivered);
         rows.extend(best.map(|step| ("Best evaluation", format!("step {step}"))));
         let processes = match self.memory.processes {
@@ -131,7 +131,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// A scalar that YAML takes for text whatever is in it.
+/// A YAML scalar that is text whatever it contains.
 fn yaml(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! TensorBoard event files: scalars over steps.
 //!
-//! In come log entries; out comes a file of framed records (length, masked CRC-32C, protocol buffer) that TensorBoard reads
-//! while it is being written. A resumed run opens a new file that tells TensorBoard to forget later steps of the old one.
+//! Takes log entries and writes a file of framed records (length, masked CRC-32C, protocol buffer) that
+//! TensorBoard reads while it grows. A resumed run opens a new file that tells TensorBoard to forget later
+//! steps of the old one.
 
 use crate::trainer::LogEntry;
 use std::{
@@ -120,7 +121,8 @@ impl Message {
     }
 }
 
-/// CRC-32C, rotated and offset as the record format wants it, so that a checksum of data with checksums in it stays sound.
+/// CRC-32C, rotated and offset as the record format wants it, so that a checksum of data with checksums in it
+/// stays sound.
 fn masked_crc(bytes: &[u8]) -> u32 {
     let crc = crc32c(bytes);
     crc.rotate_right(15).wrapping_add(0xa282_ead8)

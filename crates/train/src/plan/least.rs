@@ -1,7 +1,8 @@
-//! The least memory that a run could do with, and the settings that get there.
+//! The least memory that a run could do with, and the settings for it.
 //!
-//! Takes a run and plans it again with one row a batch and every block recomputed, and once more with weights in 4 bits: what can be given up
-//! before the model or the rows themselves would have to be smaller.
+//! Takes a run and plans it again with one row a batch and every block recomputed, then once more with
+//! weights in 4 bits. Nothing else can be given up before the model or the rows themselves would have to be
+//! smaller.
 
 use super::{Load, Source, plan};
 use crate::config::{Checkpointing, Method, Precision, RunConfig};
@@ -16,17 +17,18 @@ pub struct Setting {
     pub value: String,
 }
 
-/// A smaller way to do the same run.
+/// A way to do the same run in less memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Least {
-    /// The settings that lead to it, besides those that were given.
+    /// The settings to add to those that were given.
     pub settings: Vec<Setting>,
-    /// What it takes.
+    /// The plan with them.
     pub plan: MemoryPlan,
 }
 
 impl Least {
-    /// The ways to do with less than `run` is planned with, the smallest last. `one_row` is the longest batch of one row.
+    /// The ways to do `run` in less memory than planned, the smallest last. `one_row` is the longest batch of
+    /// one row.
     pub fn of(
         run: &RunConfig,
         model: &ModelConfig,

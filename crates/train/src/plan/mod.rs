@@ -1,8 +1,8 @@
-//! What a run will take, before anything of it runs.
+//! How much memory a run will take, computed before any of it runs.
 //!
-//! In come the settings of a run, the model's sizes and its longest batch, known from a survey of the rows or assumed; out comes
-//! a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the same plan, so what is said
-//! before a run is what the run does.
+//! Takes the settings of a run, the model's sizes and the longest batch, which is known from a survey of the
+//! rows or assumed. Gives a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the
+//! same plan, so a run does what its plan says.
 
 mod least;
 mod report;
@@ -19,27 +19,31 @@ use garden_model::{
 };
 use std::{path::Path, thread};
 
-/// Code, threads, allocator and the files that a run writes: beside everything that is planned, 23 MB with `small` and `medium`, 20 MB
-/// with `tiny` and photos (`bench/plan.py`).
+/// Code, threads, allocator and the files that a run writes, besides everything that is planned: 23 MB with
+/// `small` and `medium`, 20 MB with `tiny` and photos (`bench/plan.py`).
 const PROCESS: usize = 23_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
 const TOKENIZER: usize = 10;
-/// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as published.
+/// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as
+/// published.
 const TOKENIZER_FILE: usize = 46;
-/// Bytes to decode a pixel, where there is no picture to look at: a PNG takes three, seven with alpha; a JPEG none, or up to nine if it is progressive.
+/// Bytes to decode a pixel, where there is no image to look at. A PNG takes three, or seven with alpha; a
+/// JPEG takes none, or up to nine if it is progressive.
 const PIXEL: usize = 6;
-/// Bytes that a thread holds for each encoded byte of the largest picture: the row's text in base64, the picture, its scan.
+/// Bytes that a thread holds for each encoded byte of the largest image: the row's text in base64, the image,
+/// its scan.
 const ENCODED: usize = 4;
-/// Batches prepared ahead, where the user does not say: enough for the threads to be at work while one batch is used.
+/// Batches prepared ahead, where the user does not say: enough to keep the threads busy while one batch is
+/// used.
 const AHEAD: usize = 4;
-/// Batches beside those that are prepared ahead: the one at work and the one being filled.
+/// Batches besides those prepared ahead: the one in use and the one being filled.
 const BATCHES: usize = 2;
-/// A plan is right to a twentieth: so much of the machine's room is not planned with.
+/// A plan is exact to a twentieth: this fraction of the machine's free memory is left unplanned.
 const MARGIN: u64 = 20;
 /// Bytes of a token in a batch: its number, its label, and the text that they come from.
 const TOKEN: usize = 16;
 
-/// What a plan must know of a model besides its sizes.
+/// What a plan must know about a model besides its sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// How the weights lie in the files.
@@ -49,12 +53,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// By what `config.json` says alone.
+    /// From what `config.json` says alone.
     pub fn assumed(model: &ModelConfig) -> Self {
         Self { stored: model.stored(), tokenizer: TOKENIZER_FILE * model.text.vocab_size }
     }
 
-    /// By the files in a model's folder, as far as they are there.
+    /// From the files in a model folder, as far as they are there.
     pub fn in_folder(model: &ModelConfig, folder: &Path) -> Result<Self, CheckpointError> {
         let assumed = Self::assumed(model);
         let stored = match Checkpoint::open(folder) {
@@ -66,7 +70,7 @@ impl Source {
         Ok(Self { stored, tokenizer: tokenizer.map_or(assumed.tokenizer, |file| file.len() as usize) })
     }
 
-    /// A model by its folder, by its config.json alone, or by the name of a shape.
+    /// Finds a model by its folder, by its config.json alone, or by the name of a shape.
     pub fn find(name: &str) -> Result<(ModelConfig, Self), SourceError> {
         let path = Path::new(name);
         if path.is_dir() {
@@ -95,7 +99,7 @@ pub enum SourceError {
     /// It is not there.
     #[error("{0} (a model is named by its folder, its config.json, or a shape such as 3b or 7b)")]
     Missing(#[from] garden_data::DataError),
-    /// Its weights are at fault.
+    /// Its weights cannot be used.
     #[error(transparent)]
     Weights(#[from] CheckpointError),
 }
@@ -105,9 +109,9 @@ pub enum SourceError {
 pub struct Load {
     /// The longest batch.
     pub shapes: Shapes,
-    /// Bytes that a thread needs to decode a picture.
+    /// Bytes that a thread needs to decode an image.
     pub decoding: usize,
-    /// Bytes of the largest picture as it is encoded.
+    /// Bytes of the largest image as it is encoded.
     pub encoded: usize,
 }
 
@@ -130,14 +134,15 @@ impl Supply {
 
     /// What the threads hold, and what they have prepared.
     fn bytes(&self, load: &Load) -> usize {
-        let picture = load.decoding + ENCODED * load.encoded;
-        self.prefetch_bytes as usize + self.workers * picture
+        let image = load.decoding + ENCODED * load.encoded;
+        self.prefetch_bytes as usize + self.workers * image
     }
 }
 
 impl Load {
-    /// Rows of `tokens` tokens each, of which `image_tokens` are a picture's, and every other one is learned. Where nobody says how many,
-    /// as much as either can be: a whole row of pictures, and a whole row that is learned.
+    /// Rows of `tokens` tokens each, of which `image_tokens` belong to images; all remaining tokens are
+    /// labelled. Without `image_tokens`, both are taken at their most: a whole row of image tokens, and a
+    /// whole row of labels.
     pub fn assumed(model: &ModelConfig, rows: u64, tokens: usize, image_tokens: Option<usize>) -> Self {
         let rows = rows as usize;
         let learned = tokens - image_tokens.unwrap_or(0).min(tokens);
@@ -160,7 +165,7 @@ impl Load {
         Self { shapes, decoding, encoded }
     }
 
-    /// What is enough for both.
+    /// The load that covers both.
     pub fn union(self, other: Self) -> Self {
         let (a, b) = (self.shapes, other.shapes);
         let shapes = Shapes {
@@ -176,8 +181,9 @@ impl Load {
     }
 }
 
-/// The plan of a run, whether it fits or not. `room` is what the machine has left: a run that is not told what to recompute
-/// recomputes as little as makes it fit there, in its budget, and below the limit at which it would stop.
+/// The plan of a run, whether it fits or not. `room` is what the machine has left. Where the run may choose
+/// what to recompute, it recomputes as little as it takes to fit there, in its budget, and below the limit at
+/// which it would stop.
 pub fn plan(
     run: &RunConfig,
     model: &ModelConfig,
@@ -211,7 +217,7 @@ pub fn plan(
     }
 }
 
-/// What a run can use before it stops at its limit, where it has one that it stops at.
+/// What a run can use before it stops at its limit, if it has a limit to stop at.
 fn usable(memory: &MemoryConfig) -> Option<u64> {
     let limit = memory.limit.filter(|_| memory.on_limit == OnMemoryLimit::CheckpointAndStop)?;
     Some((limit as f64 * TELL_LEVEL) as u64)
@@ -220,8 +226,8 @@ fn usable(memory: &MemoryConfig) -> Option<u64> {
 /// A memory limit at which the run would stop at its first step, however often it is started again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a memory limit of {} is too low, the run would stop there at its first step. It needs\n{table}\nThe least that does \
-     is {least_megabytes} MB",
+    "a memory limit of {} is too low, the run would stop there at its first step. It needs\n{table}\nThe lowest limit that \
+     works is {least_megabytes} MB",
     ByteSize(*limit)
 )]
 pub struct LimitTooLow {
@@ -246,7 +252,7 @@ pub fn check_limit(run: &RunConfig, plan: &MemoryPlan) -> Result<(), LimitTooLow
     Err(LimitTooLow {
         limit,
         table: plan.parts().into_iter().chain([("total", total)]).map(line).collect(),
-        // Rounded up, so that what is said is enough.
+        // Rounded up, so that the limit named is high enough.
         least_megabytes: (total as f64 / TELL_LEVEL / 1e6).ceil() as u64,
         recomputes: run.memory.checkpointing != Checkpointing::Off,
     })
@@ -263,7 +269,7 @@ pub(crate) fn workers(config: &DataConfig) -> usize {
     config.workers.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// What a new process may still take: of the machine, or of the control group that this one lives in.
+/// What a new process may still take from the machine, or from the control group that this process lives in.
 pub fn room() -> Option<u64> {
     let mut probe = Probe::attach(std::process::id().cast_signed()).ok()?;
     let snapshot = probe.snapshot().ok()??;
@@ -334,7 +340,7 @@ mod tests {
         // Whichever is less decides.
         let options = TrainOptions { memory_budget: Some(ByteSize(1 << 50)), ..TrainOptions::default() };
         assert_eq!(plan_3b(options, Some(room)).unwrap(), tight, "a budget beyond the machine");
-        // What cannot be made to fit gets the smallest plan, which says by how much.
+        // A run that cannot be made to fit gets the smallest plan, which says how much is missing.
         let smallest = plan_3b(TrainOptions::default(), Some(1 << 30)).unwrap();
         assert_eq!(smallest.recomputed_blocks, smallest.blocks);
         let options = TrainOptions { memory_budget: Some(ByteSize(1 << 30)), ..TrainOptions::default() };
@@ -417,7 +423,7 @@ mod tests {
         );
         let least = refused.least_megabytes * 1_000_000;
         let tight = limited(least, Checkpointing::Auto, stop).unwrap();
-        // It is said in whole megabytes: the room that is left over may keep a small block.
+        // It is given in whole megabytes: the room that is left over may keep a small block.
         assert!(tight.recomputed_blocks + 1 >= tight.blocks, "what is said to be the least is enough");
         assert!(limited(least * 98 / 100, Checkpointing::Auto, stop).is_err());
         assert!(

@@ -1,7 +1,7 @@
 //! A plan for people and for programs.
 //!
-//! Takes a [`MemoryPlan`] with what it was made for. Gives a drawing of its parts that fits a terminal, or JSON with the same
-//! figures, and says whether it fits.
+//! Takes a [`MemoryPlan`] with what it was made for. Gives a drawing of its parts that fits a terminal, or
+//! JSON with the same figures, and says whether it fits.
 
 use super::{Least, Load, Setting, usable};
 use crate::{
@@ -33,7 +33,8 @@ pub struct PlanReport<'a> {
 }
 
 impl PlanReport<'_> {
-    /// What decides, and whose it is: the budget, the limit or the machine, whichever has less.
+    /// The bound that decides, and whose it is: the budget's, the limit's or the machine's, whichever is
+    /// smallest.
     fn limit(&self) -> Option<(u64, &'static str)> {
         let limit = usable(&self.config.memory).map(|bytes| (bytes, "usable below the memory limit"));
         let budget = self.config.memory.budget.map(|bytes| (bytes, "budget"));
@@ -101,12 +102,13 @@ impl PlanReport<'_> {
         way.settings.iter().map(self.written).collect()
     }
 
-    /// A bar a part, where it begins and ends in the whole; the line of the limit below.
+    /// Draws a bar for each part, from where it begins to where it ends in the whole, and the line of the
+    /// limit below.
     fn draw(&self, out: &mut String, style: Style) {
         const LABELS: usize = 24;
         let width = style.width.clamp(60, 110) - LABELS - 1;
         let total = self.plan.total();
-        // The machine's end is shown where it is in sight of the plan.
+        // The machine's end is shown if it is in sight of the plan.
         let end = self.limit().map_or(total, |(limit, _)| (limit as usize).min(2 * total).max(total)).max(1);
         let place = |bytes: usize| bytes as f64 * width as f64 / end as f64;
         let mut before = 0;
@@ -131,7 +133,7 @@ impl PlanReport<'_> {
     }
 }
 
-/// One colour a part, in their order; neighbours are easy to tell apart.
+/// One colour for each part, in their order; neighbours are easy to tell apart.
 const COLOURS: [&str; 9] = ["90", "34", "36", "32", "33", "35", "31", "94", "96"];
 
 fn paint(text: &str, code: &str, style: Style) -> String {

@@ -1,18 +1,18 @@
-//! What a base model is, in a few hundred characters.
+//! Identifies a base model by a few hundred characters.
 //!
-//! Takes a model's folder and gives a sum for each part of it: weights, configuration, tokenizer, template, processor. Two models that
-//! differ in a tensor's name, type, shape or values differ in the sum of their weights, though only a small part of
-//! each tensor is read: seven gigabytes take milliseconds.
+//! Takes a model folder and gives a sum for each part of it: weights, configuration, tokenizer, template,
+//! processor. Two models that differ in a tensor's name, type, shape or values differ in the sum of their
+//! weights, though only a small part of each tensor is read: seven gigabytes take milliseconds.
 
 use crate::run::RunError;
 use garden_model::{Checkpoint, TensorFile, TensorFileError};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, fs, io, path::Path};
 
-/// Bytes that are read of a tensor: its beginning, its middle and its end.
+/// Bytes read of a tensor: its beginning, its middle and its end.
 const LOOKED_AT: u64 = 256;
 
-/// The files that decide what a model reads and says, by what they are.
+/// The files that decide what a model reads and says, by their purpose.
 const FILES: [(&str, &[&str]); 4] = [
     ("configuration", &["config.json"]),
     ("tokenizer", &["tokenizer.json"]),

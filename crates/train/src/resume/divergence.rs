@@ -1,8 +1,7 @@
-//! A note beside a checkpoint that the run diverged after it.
+//! A note in a checkpoint's folder that the run diverged after it.
 //!
-//! Written into the checkpoint's folder when a loss or a value stops being finite. A run repeats itself to the bit, so
-//! the same command would diverge at the same step: it is refused instead, and a changed command goes on from an
-//! older checkpoint.
+//! Written when a loss or a value stops being finite. A run repeats itself to the bit, so the same command
+//! would diverge at the same step: it is refused instead. A changed command goes on from an older checkpoint.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, io, path::Path};

@@ -22,7 +22,7 @@ pub struct RunIdentity {
 }
 
 impl RunIdentity {
-    /// What a run with this configuration and the model in this folder is.
+    /// The identity of a run with this configuration and the model in this folder.
     pub fn of(config: &RunConfig, base: &Path) -> Result<Self, RunError> {
         Ok(Self { format: FORMAT, base: base::fingerprint(base)?, settings: settings::values(config) })
     }
@@ -32,12 +32,12 @@ impl RunIdentity {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// The note that a run like this diverged.
+    /// The note that a run with these settings diverged.
     pub fn divergence(&self, step: u64, what: String) -> Divergence {
         Divergence { step, what, settings: self.settings.clone() }
     }
 
-    /// What a checkpoint says of its run; nothing if it is older than such files.
+    /// What a checkpoint says about its run; nothing if it was written before such files existed.
     pub(super) fn read(checkpoint: &Path) -> Result<Option<Self>, CheckpointError> {
         let path = checkpoint.join(SETTINGS_FILE);
         let text = match fs::read(&path) {
@@ -52,7 +52,7 @@ impl RunIdentity {
         known.map(Some).map_err(|reason| CheckpointError::Damaged { path, reason })
     }
 
-    /// Whether a checkpoint of `then` can be gone on from; gives what changed.
+    /// Whether this run can continue from a checkpoint of `then`; gives what changed.
     pub(super) fn continues(&self, then: &Self, path: &Path) -> Result<Vec<Change>, ResumeError> {
         let differs =
             self.base.iter().filter(|(part, sum)| then.base.get(*part).is_some_and(|then| then != *sum));

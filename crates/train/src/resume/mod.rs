@@ -1,7 +1,8 @@
 //! Which checkpoint a run continues from, and whether it is the same run.
 //!
-//! Takes the user's choice, the output folder and what this run is; gives a whole checkpoint or none, with a line for each that was skipped and for
-//! each setting that changed. Two runs are never mixed in one folder, and a run that diverged is not repeated.
+//! Takes the user's choice, the output folder and this run's identity. Gives a whole checkpoint or none, and
+//! announces each one that was skipped and each setting that changed. Two runs are never mixed in one folder,
+//! and a run that diverged is not repeated.
 
 mod base;
 mod divergence;
@@ -30,9 +31,9 @@ pub enum ResumeError {
     /// The checkpoint is not there.
     #[error("the checkpoint to resume from: {0}")]
     Missing(DataError),
-    /// There are checkpoints where none may be.
+    /// There are checkpoints, but the run is not to resume.
     #[error(
-        "{} holds checkpoints (the newest is of step {step}), and the run is not to resume from any: choose another output folder, or \
+        "{} holds checkpoints (the newest is of step {step}), but the run must not resume from any: choose another output folder, or \
          remove them",
         dir.display()
     )]
@@ -42,7 +43,7 @@ pub enum ResumeError {
         /// The newest checkpoint's step.
         step: u64,
     },
-    /// Going back would leave newer checkpoints of another course of the run.
+    /// Going back would leave newer checkpoints, which belong to another course of the run.
     #[error(
         "{} holds newer checkpoints than step {from} (the newest is of step {step}): remove them to go back, or choose \
          another output folder",
@@ -91,13 +92,13 @@ pub enum ResumeError {
     /// The same command diverged after this checkpoint.
     #[error(
         "with these settings the run diverged at step {} after {} ({} was not finite), and it would again. Where a row is the \
-         cause, mend it and choose another output folder",
+         cause, fix it and choose another output folder",
         divergence.step, path.display(), divergence.what
     )]
     WouldDiverge {
         /// The checkpoint.
         path: PathBuf,
-        /// How it went.
+        /// How it diverged.
         divergence: Box<Divergence>,
     },
 }
@@ -106,7 +107,7 @@ fn refusals(changes: &[Change]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the checkpoint that a run continues from and says what was found.
+/// Finds the checkpoint that a run continues from, and announces what was found.
 pub fn choose(
     resume: &Resume,
     store: &CheckpointStore,
@@ -150,8 +151,8 @@ fn newest_usable(
     })?;
     let from = found.newest.as_ref().map_or(0, |newest| newest.step);
     for Checkpoint { path, .. } in store.list()?.into_iter().filter(|ahead| ahead.step >= from) {
-        // A run repeats itself: from an older checkpoint the same settings lead to the same step. One that has
-        // got past that step with other settings took another course.
+        // A run repeats itself: from an older checkpoint the same settings lead to the same step. A
+        // checkpoint past that step was made with other settings, on another course.
         let again = Divergence::read(&path).filter(|divergence| divergence.settings == run.settings);
         if let Some(divergence) = again {
             return Err(ResumeError::WouldDiverge { path, divergence: Box::new(divergence) });
@@ -164,7 +165,7 @@ fn newest_usable(
     }
 }
 
-/// Refuses another run's checkpoint, and says what changed in this one.
+/// Refuses another run's checkpoint, and announces what changed in this run.
 fn say_changes(
     checkpoint: &Checkpoint,
     run: &RunIdentity,
@@ -173,7 +174,7 @@ fn say_changes(
     let path = checkpoint.path.display();
     let Some(then) = RunIdentity::read(&checkpoint.path)? else {
         announcer.note(Topic::Settings, format!(
-            "{path} does not hold its settings, as an older version wrote it: only its rows and its seed are compared"
+            "{path} was written by an older version and does not hold its settings: only its rows and its seed are compared"
         ));
         return Ok(());
     };
@@ -311,7 +312,7 @@ mod tests {
         let run = run_with(TrainOptions::default());
         run.divergence(12, "the loss".into()).mark(&dir.path().join("checkpoint-10")).unwrap();
         assert_eq!(chosen(Resume::Auto, &dir, &store), Ok(Some(15)));
-        // Without the newest one the same step lies ahead.
+        // Without the newest checkpoint, the same step lies ahead.
         fs::write(dir.path().join("checkpoint-15/x"), "y").unwrap();
         let error = chosen(Resume::Auto, &dir, &store).unwrap_err();
         assert!(error.starts_with("with these settings the run diverged at step 12 after "), "{error}");

@@ -1,7 +1,7 @@
 //! Which settings make a run what it is: one table.
 //!
-//! Every option of a run has a row in [`SETTINGS`]. It must stay the same when a run goes on, or it may change and the
-//! change is said aloud, or it has no say in what is learned.
+//! Every option of a run has a row in [`SETTINGS`]. When a run resumes, the option must be the same; or it
+//! may change, and the change is announced; or it has no effect on what is learned.
 
 use crate::config::{EvalRows, LoraConfig, Method, Precision, RunConfig};
 use garden_engine::Isa;
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt};
 pub(super) enum Rule {
     /// It would be another run. Holds the reason, as the end of a sentence.
     Fixed(&'static str),
-    /// The run goes on, and the change is said.
+    /// The run goes on, and the change is announced.
     Told,
     /// It does not change what is learned, or it is compared in another way.
     Free,
@@ -39,9 +39,10 @@ const fn free(name: &'static str) -> Setting {
     Setting { name, rule: Rule::Free, value: |_| String::new() }
 }
 
-/// What the rows of a step are called in messages; no option of its own.
+/// What messages call the rows of a step; not an option of its own.
 const ROWS_OF_A_STEP: &str = "batch-size x gradient-accumulation-steps";
-/// What the processor computes with; no option either. Other instructions round sums at other places.
+/// The instructions that the processor computes with; not an option either. Others round sums at other
+/// places.
 const INSTRUCTIONS: &str = "vector-instructions";
 
 const STEPS: &str = "a step would be of another size, and the schedule counts steps";
@@ -70,7 +71,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     // The rows themselves are compared.
     told("split", |c| word(&c.data.split)),
     free("output_dir"),
-    // Excludes nothing: fixing a row of a separate evaluation set must not block resuming.
+    // May change: fixing a row of a separate evaluation set must not block resuming.
     told("eval_dataset", |c| match &c.eval_rows {
         EvalRows::Dataset { name, .. } => name.clone(),
         _ => NONE.to_owned(),
@@ -105,7 +106,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     told("adam_epsilon", |c| c.adam.epsilon.to_string()),
     fixed("seed", ORDER, |c| c.seed.to_string()),
     fixed("method", TRAINED, |c| word(&c.method)),
-    // Its weights were the start, and those of the checkpoint go on.
+    // Its weights were only the start; the run goes on with those of the checkpoint.
     told("adapter", |c| lora(c, |lora| word(&lora.adapter))),
     fixed("lora_r", TRAINED, |c| lora(c, |lora| lora.r.to_string())),
     fixed("lora_alpha", TRAINED, |c| lora(c, |lora| lora.alpha.to_string())),
@@ -186,7 +187,7 @@ fn lora(config: &RunConfig, value: impl Fn(&LoraConfig) -> String) -> String {
     if config.method == Method::Lora { value(&config.lora) } else { NONE.to_owned() }
 }
 
-/// One of the four switches, which are not read where modules are named.
+/// One of the four switches, which have no effect where modules are named.
 fn switch(config: &RunConfig, value: impl Fn(&LoraConfig) -> bool) -> String {
     lora(config, |lora| match lora.target_modules {
         Some(_) => NONE.to_owned(),
@@ -221,8 +222,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// The settings that differ between two runs, in the table's order. Options that a checkpoint does not know are newer
-/// than it is, and cannot be compared.
+/// The settings that differ between two runs, in the table's order. An option that a checkpoint does not know
+/// is newer than the checkpoint, and cannot be compared.
 pub(super) fn changes(then: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<Change> {
     let change = |setting: &Setting| {
         let name = setting.name.replace('_', "-");

@@ -1,7 +1,8 @@
 //! The data of a run, from names to batches.
 //!
-//! Takes the settings and the model folder. Gives the rows to train on and those to evaluate on, with what a survey of all of
-//! them found: how many are used, how long the longest batch is, and one row as the model reads it.
+//! Takes the settings and the model folder. Gives the rows to train on and those to evaluate on, with what a
+//! survey of all of them found: how many are used, how long the longest batch is, and one row as the model
+//! reads it.
 
 use super::{
     RunError,
@@ -27,10 +28,10 @@ use std::sync::Arc;
 
 /// Characters that are shown of each stretch of a row: enough to see what is learned.
 const SHOWN_CHARACTERS: usize = 300;
-/// Image sizes that are told, the most frequent ones.
+/// Image sizes that are announced, the most frequent ones.
 const SIZES_TOLD: usize = 16;
 
-/// Rows with what is known of them.
+/// Rows and what is known about them.
 pub struct RunData {
     /// To train on.
     pub training: Rows,
@@ -38,22 +39,22 @@ pub struct RunData {
     pub evaluation: Option<Rows>,
     /// What all rows are like.
     pub survey: Survey,
-    /// Changes when the rows do, or how they are split: a run that went on with another split would be judged by rows it has learned.
-    /// Excludes a separate evaluation set, so fixing one of its rows does not block resuming.
+    /// Changes when the rows or their split change: with another split, a resumed run would be judged by rows
+    /// it has learned. Excludes a separate evaluation set, so fixing one of its rows does not block resuming.
     pub fingerprint: u64,
     /// The keys that selective loss masks.
     pub keys: Vec<String>,
-    /// Epochs before selective loss begins; the row that is shown is that of later ones.
+    /// Epochs before selective loss begins; the row that is shown is from a later one.
     pub selective_from_epoch: u64,
     /// The most that the rows ask for at once.
     pub load: Load,
-    /// The same of one row at a time.
+    /// The same for one row at a time.
     pub one_row: Load,
-    /// The longest row, with the most tokens that one may have.
+    /// The longest row, and the most tokens that a row may have.
     longest: (Longest, usize),
-    /// Rows to evaluate on that are trained on, too.
+    /// Evaluation rows that are also trained on.
     pub shared: Option<SharedRows>,
-    /// Lines that say what beside the rows is not read: other splits, folders behind links.
+    /// What lies beside the rows and is not read, one line each: other splits, folders behind links.
     splits: Vec<String>,
 }
 
@@ -183,7 +184,7 @@ fn look_at(
         measure: Measure::Rows(recipe.clone()),
         workers: workers(&config.data),
         held_out,
-        // A broken image is found when it is trained on, by the rule that the user chose.
+        // A broken image is found when it is trained on, and handled by the rule that the user chose.
         decode: false,
     };
     Ok(survey(dataset, options, progress)?)
@@ -206,7 +207,7 @@ fn check_usable(survey: &Survey, dataset: &str, data: &DataConfig, longest: Long
     Ok(())
 }
 
-/// Refuses at once a part of the rows that training or the first evaluation would end at.
+/// Refuses at once training or evaluation rows that would end the run later.
 fn check_parts(survey: &Survey, data: &DataConfig) -> Result<(), RunError> {
     let (training, held_out) = (survey.rest(), survey.held_out);
     if training.used() == 0 {
@@ -243,7 +244,7 @@ fn selective_keys(config: &DataConfig, dataset: &Arc<Dataset>) -> Result<Vec<Str
     let mut finder = KeyFinder::default();
     let mut reader = RowReader::new(dataset.clone());
     for row in 0..dataset.rows().min(ROWS_LOOKED_AT as u64) {
-        // A bad row is the loader's to report, by the rule that the user chose.
+        // The loader reports a bad row, by the rule that the user chose.
         let Ok(row) = reader.read(row) else { continue };
         for turn in row.conversation.turns.iter().filter(|turn| turn.role == Role::Assistant) {
             let text = turn.parts.iter().filter_map(|part| match part {
@@ -257,7 +258,7 @@ fn selective_keys(config: &DataConfig, dataset: &Arc<Dataset>) -> Result<Vec<Str
 }
 
 impl RunData {
-    /// What is to be said aloud about rows that are both trained and evaluated on.
+    /// The warning about rows that are both trained and evaluated on, if there are any.
     pub fn warning(&self) -> Option<String> {
         let (shared, evaluation) = (self.shared.as_ref()?, self.evaluation.as_ref()?);
         let (trained, evaluated) = shared.example.as_ref()?;

@@ -1,7 +1,7 @@
 //! Why a run could not begin or go on.
 //!
-//! An error says what is wrong and where, in terms of settings; front ends match on its fields and add what their users
-//! can do about it.
+//! An error says what is wrong and where, in terms of settings; front ends match on its fields and add what
+//! their users can do about it.
 
 use super::{
     Longest, OutputError,

@@ -1,7 +1,7 @@
 //! What a finished run leaves in its folder.
 //!
-//! Takes the last checkpoint, or the best one after early stopping, and writes its adapter, the base's tokenizer and
-//! processor files, the history, the model card and the report.
+//! Takes the last checkpoint, or the best one after early stopping, and writes its adapter, the base's
+//! tokenizer and processor files, the history, the model card and the report.
 
 use super::{Run, RunData, RunError, VisionModel};
 use crate::{
@@ -25,7 +25,7 @@ const ONLY_TO_RESUME: [&str; 5] =
 const FINISHED: &str = ".finished";
 
 impl Run<'_, '_> {
-    /// Writes the results; a run that was interrupted leaves them to the one that goes on.
+    /// Writes the results; an interrupted run leaves them to the run that resumes it.
     pub(super) fn finish(
         &self,
         model: &VisionModel,
@@ -79,7 +79,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Whether the results of a run that ended at this step are in its folder, all of them.
+/// Whether all results of a run that ended at this step are in its folder.
 pub(super) fn is_delivered(output: &Path, step: u64) -> bool {
     fs::read_to_string(output.join(FINISHED)).is_ok_and(|text| text.trim() == step.to_string())
 }
@@ -89,12 +89,12 @@ pub(super) fn is_delivered(output: &Path, step: u64) -> bool {
 struct Delivered {
     step: u64,
     path: PathBuf,
-    /// What is to be said where it is not the best one.
+    /// What to announce if it is not the best one.
     missed: Option<String>,
 }
 
-/// Chooses the result: the best checkpoint, or the last one. A run that goes on from a checkpoint in another folder has
-/// its best one there.
+/// Chooses the result: the best checkpoint, or the last one. A run that was resumed from another folder has
+/// its best checkpoint there.
 fn chosen(output: &Path, best: Option<u64>, last: &Checkpoint) -> Delivered {
     let the_last = |missed| Delivered { step: last.step, path: last.path.clone(), missed };
     let Some(step) = best.filter(|step| *step != last.step) else { return the_last(None) };

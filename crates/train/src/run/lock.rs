@@ -1,8 +1,8 @@
 //! One run at a time in an output folder.
 //!
-//! Takes the folder and gives a lock that the system takes back when the process ends, however it ends. A second run would clear
-//! away the first one's half-written checkpoint and prune the others. A run that is refused leaves the folder as it
-//! found it, or none where there was none.
+//! Takes the folder and gives a lock that the system releases when the process ends, however it ends. Without
+//! it, a second run would remove the first one's half-written checkpoint and prune the others. A refused run
+//! leaves the folder as it found it, and makes none where there was none.
 
 use super::RunError;
 use std::{
@@ -15,7 +15,7 @@ use std::{
 /// The file that is locked; it stays, empty, beside what a run wrote.
 pub(super) const LOCK: &str = ".lock";
 
-/// Held for as long as a run is at work in its folder.
+/// Held while a run is at work in its folder.
 #[derive(Debug)]
 pub(super) struct FolderLock {
     _file: File,
@@ -25,7 +25,7 @@ pub(super) struct FolderLock {
 }
 
 impl FolderLock {
-    /// Takes the folder, which is made if need be; an error if another run has it.
+    /// Locks the folder, which is made if need be; an error if another run holds it.
     pub fn take(folder: &Path) -> Result<Self, RunError> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let made: Vec<PathBuf> = folder.ancestors().take_while(missing).map(Path::to_owned).collect();

@@ -1,7 +1,7 @@
 //! Why rows are too long, and why none can be used.
 //!
-//! Takes a survey of the rows and the most tokens that a row may have. Says how long the longest row is, and whether
-//! smaller images would make the rows fit.
+//! Takes a survey of the rows and the most tokens that a row may have. Says how long the longest row is, and
+//! whether smaller images would make the rows fit.
 
 use crate::numbers::verb;
 use garden_data::{Processor, RowError, Survey};
@@ -13,12 +13,12 @@ use std::fmt;
 pub struct Longest {
     /// Its tokens.
     pub tokens: usize,
-    /// The largest image area with which rows would fit, where images are why they do not.
+    /// The largest image area with which rows would fit, if images make them too long.
     pub pixels: Option<u64>,
 }
 
 impl Longest {
-    /// The longest of the rows that were looked at; `limit` is the most tokens that a row may have.
+    /// The longest of the surveyed rows; `limit` is the most tokens that a row may have.
     pub fn of(survey: &Survey, processor: &Processor, limit: usize) -> Self {
         let tokens = survey.tokens.as_ref().map_or(0, |tokens| tokens.max());
         let per_token = u64::from(processor.config().patch_size * processor.config().merge_size).pow(2);
@@ -26,8 +26,8 @@ impl Longest {
     }
 }
 
-/// The largest area for each image with which a row of the usual text fits; nothing if images take less than half of a row, or if no
-/// area would do.
+/// The largest area for each image with which a row of the usual text fits. Nothing if images take less than
+/// half of a row, or if no area is small enough.
 fn pixels_that_fit(survey: &Survey, limit: usize, pixels_per_token: u64) -> Option<u64> {
     let lengths = survey.tokens.as_ref()?;
     let of_images: u64 = survey.sizes.iter().map(|class| class.count * class.tokens as u64).sum();

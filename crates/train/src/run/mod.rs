@@ -1,8 +1,8 @@
 //! A whole run: from names and settings to an adapter, its logs and its verdict.
 //!
-//! [`train`] takes a [`RunConfig`], tells an observer what happens, and leaves either the output folder of a finished run or
-//! a checkpoint that the same settings go on from. It draws nothing, listens to no signal and changes no setting of the
-//! process, so a program may run it on any thread, as often as it likes.
+//! [`train`] takes a [`RunConfig`], tells an observer what happens, and leaves either the output folder of a
+//! finished run or a checkpoint from which the same settings continue. It draws nothing, listens to no signal
+//! and changes no setting of the process, so a program may run it on any thread, as often as it likes.
 
 mod data;
 mod error;
@@ -43,8 +43,8 @@ use garden_model::MemoryPlan;
 use lock::FolderLock;
 use std::{collections::BTreeMap, time::Instant};
 
-/// Trains, or goes on training, until all steps are taken, a limit is near, or `cancel` asks for the end. The observer is
-/// told everything on this thread; the last event is always [`Event::End`].
+/// Trains, or continues training, until all steps are taken, a limit is near, or `cancel` asks for the end.
+/// The observer is called on this thread; the last event is always [`Event::End`].
 pub fn train(
     config: &RunConfig,
     observer: &mut dyn Observer,
@@ -70,7 +70,7 @@ fn run(
     *lock = Some(FolderLock::take(output)?);
     let store = CheckpointStore::open(output)?;
     let identity = RunIdentity::of(config, &base)?;
-    // What cannot be gone on from is refused before rows are read and weights are loaded.
+    // A checkpoint that cannot be resumed is refused before rows are read and weights are loaded.
     let checkpoint = resume::choose(&config.resume, &store, output, &identity, announcer)?;
     let folder = ModelFolder::open(&base)?;
     let mut data = data::open(config, &folder, announcer)?;
@@ -108,8 +108,8 @@ impl Run<'_, '_> {
         TrainerSettings { data_fingerprint: data.fingerprint, ..self.config.trainer() }
     }
 
-    /// Why a checkpoint is the end of this run, if it is and the results are written. A checkpoint of other rows is refused:
-    /// "already finished" would claim that these were trained on.
+    /// Why the run already ended with this checkpoint, if it did and the results are written. A checkpoint of
+    /// other rows is refused: "already finished" would claim that these rows were trained on.
     fn finished(&self, data: &RunData, checkpoint: &Checkpoint) -> Result<Option<End>, RunError> {
         let settings = self.trainer_settings(data);
         let steps = settings.steps(data.training.usable_rows(), data.training.batch_size()).total;
@@ -166,7 +166,7 @@ impl Run<'_, '_> {
         let mut early = config.early_stopping_patience.map(EarlyStopping::new);
         let mut cancel = cancel.clone();
         let mut teller = Teller::new(announcer, output, steps);
-        // The monitor comes first: what it adds to a log entry is there for the others.
+        // The monitor comes first: the other callbacks see what it adds to a log entry.
         let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
         callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
         callbacks.push(&mut cancel);

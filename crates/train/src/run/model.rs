@@ -1,7 +1,8 @@
 //! The model behind the trainer's interface.
 //!
-//! Takes batches of the loader and gives sums and gradients from one planned arena. What is trained is written as a PEFT
-//! adapter, or as a whole model where all weights are trained, and is read back only if every tensor fits.
+//! Takes batches from the loader and gives sums and gradients, computed in one planned arena. What is trained
+//! is written as a PEFT adapter, or as a whole model where all weights are trained. It is read back only if
+//! every tensor fits.
 
 use super::RunError;
 use crate::{
@@ -59,7 +60,7 @@ impl VisionModel {
         Ok(Self { model, session, grids, base: folder.path().to_owned(), base_name, usage, plan })
     }
 
-    /// Trained parameters, and all of them.
+    /// Trained parameters, and all parameters.
     pub fn parameters(&self) -> (u64, u64) {
         let all =
             parameters(self.model.config()).iter().map(|parameter| parameter.elements() as u64).sum::<u64>();
@@ -114,7 +115,7 @@ impl VisionModel {
         }
     }
 
-    /// The error of a batch, with the rows it was made of.
+    /// Adds to a batch's error the rows that the batch was made of.
     fn in_rows(batch: &Batch, error: impl std::fmt::Display) -> BoxError {
         let rows: Vec<String> = batch.rows.iter().map(|row| (row + 1).to_string()).collect();
         format!("rows {}: {error}", rows.join(", ")).into()
@@ -180,7 +181,7 @@ impl TrainableModel for VisionModel {
             return Err(message.into());
         }
         let [there, here] = [&read, &*adapter].map(|adapter| adapter.pairs.iter().map(|pair| &pair.module));
-        // One that holds fewer pairs would give the optimizer's state to other layers.
+        // An adapter with fewer pairs would give the optimizer's state to other layers.
         if !there.clone().eq(here.clone()) {
             let (there, here) = (there.len(), here.len());
             let message = format!(
@@ -231,7 +232,7 @@ impl VisionModel {
     }
 }
 
-/// What differs between the settings of a checkpoint's adapter and this run's, by their names.
+/// The settings that differ between a checkpoint's adapter and this run's, by name.
 fn differing_settings(then: &LoraSettings, now: &LoraSettings) -> String {
     let fields = |lora: &LoraSettings| {
         [

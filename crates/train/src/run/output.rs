@@ -1,8 +1,8 @@
 //! Whether a run may write into a folder.
 //!
-//! Takes the settings and the base model's folder, before anything is written. Refuses a folder that the run
-//! is made from, and one that holds what no run wrote: a run replaces files of its own names, and an adapter
-//! beside a whole model is loaded with it unasked.
+//! Takes the settings and the base's model folder, before anything is written. Refuses a folder that the run
+//! is made from, and one with files that no run wrote: a run replaces files that have its names, and loaders
+//! would apply an adapter that lies beside a whole model.
 
 use super::lock::LOCK;
 use crate::{
@@ -16,9 +16,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What weights are stored in, ours and others'.
+/// Extensions of files of weights, ours and others'.
 const WEIGHTS: [&str; 9] = ["safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5", "msgpack"];
-/// What a shell or a scheduler writes the lines of a run into, before the run looks.
+/// Extensions of the files into which a shell or a scheduler writes the lines of a run, before the run looks.
 const LOGS: [&str; 3] = ["log", "out", "err"];
 
 /// Why a run must not write into a folder.
@@ -85,7 +85,7 @@ pub(super) fn check(config: &RunConfig, base: &Path) -> Result<(), OutputError> 
         rows.push(name);
     }
     for rows in rows.into_iter().map(Path::new).filter(|rows| rows.is_dir()) {
-        // A folder of rows below a run's own is not looked at by the run.
+        // A run does not look into a folder of rows that is inside its own.
         apart(output, rows, "the folder of the rows", MIXES, |overlap| overlap != Overlap::Around)?;
     }
     if !output.is_dir() {
@@ -115,7 +115,7 @@ fn apart(
 
 /// Refuses a folder by what is in it.
 fn foreign(output: &Path, method: Method) -> Result<(), OutputError> {
-    // A folder that cannot be listed is told by the run when it begins to write.
+    // A folder that cannot be listed is reported when the run begins to write.
     let Ok(entries) = fs::read_dir(output) else { return Ok(()) };
     let mut names: Vec<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -132,7 +132,7 @@ fn foreign(output: &Path, method: Method) -> Result<(), OutputError> {
     Ok(())
 }
 
-/// Whether a run left this: its lock, or a checkpoint where that was not copied along.
+/// Whether a run left this: its lock, or a checkpoint in a folder that was copied without the lock.
 fn is_mark(output: &Path, name: &str) -> bool {
     name == LOCK || (step_of(name).is_some() && output.join(name).join(MANIFEST).is_file())
 }

@@ -1,6 +1,7 @@
 //! How a run ended, for whoever started it.
 //!
-//! Takes the outcome of the trainer and gives the report that [`super::train`] returns, and the event that says the same.
+//! Takes the outcome of the trainer and gives the report that [`super::train`] returns, and the event that
+//! says the same.
 
 use super::RunError;
 use crate::{

@@ -1,7 +1,7 @@
 //! What each character of a JSON text is: layout, a quote, a key, `null`, or a value.
 //!
-//! In comes a text; out comes one [`Kind`] a byte, or nothing if the text is not a JSON object or array. Only texts that
-//! serde_json accepts are classified, so the scan itself has nothing left to refuse.
+//! Takes a text and gives one [`Kind`] for each byte, or nothing if the text is not a JSON object or array.
+//! Only texts that serde_json accepts are classified, so the scan itself has nothing left to refuse.
 
 use serde::de::IgnoredAny;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub enum Kind {
 /// A JSON text with the kind of each byte and the place of each key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Characters {
-    /// One kind a byte.
+    /// One kind for each byte.
     pub kinds: Vec<Kind>,
     /// Where the keys are, without their quotes.
     pub keys: Vec<Range<usize>>,

@@ -1,7 +1,7 @@
 //! The keys that a dataset's answers share.
 //!
-//! In come the texts of the first answers; out come the keys that at least 30 % of them use. A key counts once an answer,
-//! however often it occurs there.
+//! Takes the texts of the first answers and gives the keys that at least 30 % of them use. A key counts once
+//! in an answer, however often it occurs there.
 
 use super::characters::classify;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ pub struct KeyFinder {
 }
 
 impl KeyFinder {
-    /// Looks at one answer; after [`ROWS_LOOKED_AT`] of them it looks away.
+    /// Looks at one answer; ignores those after the first [`ROWS_LOOKED_AT`].
     pub fn observe(&mut self, answer: &str) {
         if self.answers == ROWS_LOOKED_AT {
             return;

@@ -1,8 +1,8 @@
 //! Loss on what an answer says rather than on how JSON is laid out.
 //!
-//! In come token ids with their labels; labels whose characters are all layout (and, by level, quotes, `null` and known
-//! keys) are set to be ignored, in place. Values are never masked, and text that is not a JSON object or array is left
-//! alone and counted.
+//! Takes token ids with their labels, and changes labels in place. A label is set to be ignored if all
+//! characters of its token are layout or, depending on the level, quotes, `null` and known keys. Values are
+//! never masked. Text that is not a JSON object or array is left alone and counted.
 
 mod characters;
 mod keys;
@@ -66,7 +66,8 @@ impl SelectiveLoss {
         self.statistics
     }
 
-    /// Masks the labels of one packed batch: a run of labelled tokens is an answer, up to its first special token.
+    /// Masks the labels of one packed batch: a run of labelled tokens is an answer, up to its first special
+    /// token.
     pub fn apply(&mut self, ids: &[u32], labels: &mut [i32]) {
         assert_eq!(ids.len(), labels.len(), "a label or none for each token");
         let mut start = 0;

@@ -1,6 +1,6 @@
 //! The bytes that each token stands for.
 //!
-//! In comes the vocabulary of a byte-level tokenizer; out comes the exact text of any run of tokens, even where a
+//! Takes the vocabulary of a byte-level tokenizer and gives the exact text of any run of tokens, even where a
 //! character is split between two of them. Special tokens have no bytes: they are not text.
 
 use garden_data::token_bytes;
@@ -12,8 +12,8 @@ pub struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// A table from the written form of each ordinary token of a byte-level vocabulary (`Ġred`). Special tokens are to be left
-    /// out.
+    /// A table from the written form of each ordinary token of a byte-level vocabulary (`Ġred`). The caller
+    /// leaves special tokens out.
     pub fn from_vocabulary<'a>(vocabulary: impl IntoIterator<Item = (u32, &'a str)>) -> Self {
         let mut table = Self::default();
         for (id, token) in vocabulary {

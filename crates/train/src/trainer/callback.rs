@@ -1,7 +1,9 @@
-//! The parts of a run that act on its steps: the memory monitor, the loggers, early stopping, the observer's teller.
+//! The parts of a run that act on its steps: the memory monitor, the loggers, early stopping, the observer's
+//! teller.
 //!
-//! A callback is told what happens in order. It may ask for a checkpoint or for the end, and may add numbers to a log entry
-//! before others see it. Its error ends the run: a logger that may fail without harm handles that itself.
+//! A callback is told what happens in order. It may ask for a checkpoint or for the end, and may add numbers
+//! to a log entry before others see it. Its error ends the run: a logger that may fail without harm handles
+//! that itself.
 
 use crate::event::Note;
 
@@ -14,7 +16,7 @@ use std::path::Path;
 /// Why a run ended before its last step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// Evaluations did not improve for as long as the user was ready to wait.
+    /// Evaluations did not improve within the user's patience.
     EarlyStopping,
     /// A memory limit is near; the message says which and how near.
     MemoryLimit(String),
@@ -32,7 +34,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Whether the run ends now, and leaves what is still due to whoever resumes it.
+    /// Whether the run ends now, and leaves what is still due to the run that resumes it.
     pub fn must_end(&self) -> bool {
         matches!(self.stop, Some(StopReason::Cancelled | StopReason::MemoryLimit(_)))
     }
@@ -56,7 +58,7 @@ pub struct StepFacts {
 /// Follows a run.
 #[allow(unused_variables)]
 pub trait Callback {
-    /// Before anything is written: the place to refuse a run, so that a refused one leaves nothing behind.
+    /// Before anything is written: a run that is refused here leaves nothing behind.
     fn prepare(&mut self, state: &TrainerState) -> Result<(), BoxError> {
         Ok(())
     }
@@ -81,7 +83,7 @@ pub trait Callback {
         Ok(())
     }
 
-    /// After each batch of an evaluation: whoever must end the run at once asks for it here too.
+    /// After each batch of an evaluation: a callback that must end the run at once asks for it here too.
     fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
         Ok(())
     }
@@ -144,7 +146,7 @@ impl EarlyStopping {
 }
 
 impl Callback for EarlyStopping {
-    /// A run that was to end and was killed before it did, or is simply started again, has come to its end.
+    /// A run that was killed before it could stop, or is started again after it stopped, ends at once.
     fn on_start(&mut self, _: &TrainerState, control: &mut Control) -> Result<(), BoxError> {
         if self.spent > 0 && self.spent >= self.patience {
             control.stop = Some(StopReason::EarlyStopping);

@@ -17,7 +17,7 @@ pub enum End {
 }
 
 /// Why a run of `max_steps` steps with these settings and this patience has nothing left to do after a
-/// checkpoint, if that is so. An error if the checkpoint was made with other rows.
+/// checkpoint; nothing if it has. An error if the checkpoint was made with other rows.
 pub fn end_of(
     checkpoint: &Checkpoint,
     settings: &TrainerSettings,

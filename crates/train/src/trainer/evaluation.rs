@@ -1,8 +1,8 @@
 //! Evaluation: the loss on rows that are not trained on, and what follows from it.
 //!
-//! Takes the model and the evaluation data at some step, and gives an entry of the history and whether it is
-//! the best so far. A run that must end at once does not wait for an evaluation: one that was due and is
-//! missing is made up for when the run is resumed.
+//! Takes the model and the evaluation data at some step. Gives an entry of the history, and whether it is the
+//! best so far. A run that must end at once does not wait for an evaluation: a missing one is made when the
+//! run is resumed.
 
 use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
 use crate::event::{Note, Topic};
@@ -11,7 +11,7 @@ use garden_memory::counted;
 use std::{collections::BTreeMap, time::Instant};
 
 impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
-    /// Whether an evaluation belongs to this very step and was not made, since the run was ended before it.
+    /// Whether an evaluation was due at this very step and is missing because the run ended before it.
     pub(super) fn lacks_evaluation(&self) -> bool {
         let Position { epoch, row } = self.progress.position;
         let step = self.state.global_step;
@@ -25,8 +25,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
             return Ok(());
         }
         let step = self.state.global_step;
-        // Evaluation has threads and batches of its own: two sets of them at once would raise the level of
-        // memory.
+        // Evaluation has its own threads and batches: two sets of them at once would need more memory.
         self.data.pause();
         let start = Instant::now();
         let sums = match self.evaluation_sums(control) {
@@ -64,7 +63,8 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         self.tell(|callback, state| callback.on_evaluate(state, improved, control))
     }
 
-    /// What was trained must not be lost for an evaluation that fails.
+    /// Writes a checkpoint if there is none of this step: an evaluation that fails must not lose what was
+    /// trained.
     fn save_if_needed(&mut self) -> Result<(), TrainError> {
         if self.saved.is_none() {
             self.save()?;
@@ -72,8 +72,8 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         Ok(())
     }
 
-    /// Whether this evaluation was made on no fewer tokens than the ones before. A loss on what is left of
-    /// the rows is no better for being lower: rows whose images vanish must not make a step the best one.
+    /// Whether this evaluation used at least as many tokens as the ones before. A lower loss on fewer rows is
+    /// not better: rows whose images vanish must not make a step the best one.
     fn compare_with_earlier_evaluations(&mut self, sums: &BatchSums) -> Result<bool, TrainError> {
         let most = self.progress.evaluated_tokens.unwrap_or(0);
         if sums.label_tokens >= most {

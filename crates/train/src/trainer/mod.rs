@@ -1,8 +1,8 @@
 //! The training loop, with evaluations, logs and checkpoints on the way.
 //!
-//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends on
-//! the seed, the settings and the step's number alone, so a run that is killed and resumed ends with the same
-//! bits as one that was not.
+//! Takes a model, its data, settings and callbacks, and gives how the run ended. What a step does depends
+//! only on the seed, the settings and the step's number, so a run that is killed and resumed ends with the
+//! same bits as one that was not.
 
 mod callback;
 mod end;
@@ -190,7 +190,7 @@ impl TrainError {
     }
 }
 
-/// Where something failed; nothing is said of a time before the first step.
+/// Where something failed; empty before the first step.
 fn at(step: u64) -> String {
     if step == 0 { String::new() } else { format!("step {step}: ") }
 }
@@ -301,12 +301,12 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             if seek {
                 self.after_epoch(&mut control)?;
             }
-            // Rows that were dropped can end an epoch after its last step: only that it ended is new then.
+            // Dropped rows can end an epoch after its last step: then only the end of the epoch is new.
             let due = match step {
                 Some(_) => self.settings.save.is_due(self.state.global_step, seek),
                 None => self.settings.save == When::Epoch,
             };
-            // The last checkpoint is written when the last evaluation and log are in it.
+            // The last checkpoint is written when it can hold the last evaluation and log.
             let ends = control.stop.is_some() || self.is_done();
             let asked = std::mem::take(&mut control.save);
             if (due || asked) && !ends {
@@ -320,8 +320,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         self.settings.is_done(self.state.global_step, self.state.max_steps, self.progress.position)
     }
 
-    /// The last evaluation, log and checkpoint. A run that was interrupted leaves them to the one that
-    /// resumes it.
+    /// The last evaluation, log and checkpoint. An interrupted run leaves them to the run that resumes it.
     fn finish(mut self, mut control: Control) -> Result<Outcome, TrainError> {
         if matches!(control.stop, None | Some(StopReason::EarlyStopping)) {
             self.log_training()?;
@@ -369,7 +368,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         facts.gradient_norm = self.update(facts.learning_rate, facts.sums, number)?;
         facts.seconds = start.elapsed().as_secs_f64();
         if batches < self.settings.accumulation {
-            // Whatever is left of the epoch was dropped.
+            // All rows left in the epoch were dropped.
             self.progress.position = Position::start_of(epoch + 1);
         }
         let epoch_ended = self.progress.position.epoch > epoch;
@@ -415,7 +414,7 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         if self.settings.evaluate.is_due(step, false) { self.evaluate(control) } else { Ok(()) }
     }
 
-    /// Goes to the next epoch, since every row that is left of this one was dropped.
+    /// Goes to the next epoch, since all rows left in this one were dropped.
     fn skip_rest_of_epoch(&mut self) -> Result<(), TrainError> {
         let Position { epoch, row } = self.progress.position;
         if row == 0 {

@@ -84,7 +84,7 @@ pub trait BatchSource {
     /// Rows of an epoch.
     fn rows(&self) -> u64;
 
-    /// Those of them that come in batches; the others are dropped.
+    /// Rows of an epoch that come in batches; the others are dropped.
     fn usable_rows(&self) -> u64 {
         self.rows()
     }
@@ -92,14 +92,14 @@ pub trait BatchSource {
     /// Rows of a full batch.
     fn batch_size(&self) -> u64;
 
-    /// Goes to a position: what comes next is the rest of its epoch.
+    /// Goes to a position: the batches that follow are the rest of its epoch.
     fn seek(&mut self, position: Position) -> Result<(), BoxError>;
 
-    /// The next batch of the epoch that was sought, and the position after it; nothing when no batch of that epoch is
-    /// left. After the epoch's last batch the position is the first row of the next epoch.
+    /// The next batch of the epoch that was sought, and the position after it; nothing when no batch of that
+    /// epoch is left. After the epoch's last batch the position is the first row of the next epoch.
     fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError>;
 
-    /// Gives back what is held for the next batches, since none will be asked for in a while.
+    /// Frees what is held for the next batches, since none will be asked for in a while.
     fn pause(&mut self) {}
 
     /// Takes a used batch back, to use its buffers again.

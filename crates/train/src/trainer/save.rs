@@ -1,8 +1,7 @@
 //! Writes a checkpoint of a run.
 //!
 //! A checkpoint holds the model's part, `optimizer.safetensors`, `trainer_state.json` and `progress.json`.
-//! Values that are not finite are refused: a checkpoint of them would be resumed from, and give nothing but
-//! NaN.
+//! Values that are not finite are refused: a run resumed from them would give nothing but NaN.
 
 use super::{BatchSource, BoxError, TrainError, TrainableModel, Trainer, progress::PROGRESS};
 use crate::{
@@ -102,6 +101,6 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
 
 /// Whether no value is infinite or not a number.
 fn is_finite(values: &[f32]) -> bool {
-    // Not stopping at the first lets it vectorise, and there is hardly ever one.
+    // Not stopping at the first such value lets the loop vectorise, and there is hardly ever one.
     values.iter().fold(true, |finite, value| finite & value.is_finite())
 }

@@ -84,7 +84,7 @@ impl TrainerState {
         Ok(serde_json::from_slice(&std::fs::read(dir.join(TRAINER_STATE))?)?)
     }
 
-    /// Adds an entry. Beyond [`MOST_ENTRIES`] some go, so that those that stay are evenly spread over the
+    /// Adds an entry. Beyond [`MOST_ENTRIES`] some are dropped, so that the others are evenly spread over the
     /// run. The first, the newest, the best evaluation and as many evaluations as there is room for stay.
     pub(super) fn add_to_history(&mut self, entry: LogEntry) {
         self.log_history.push(entry);
@@ -95,10 +95,10 @@ impl TrainerState {
         let evaluations = self.log_history.iter().filter(|entry| is_evaluation(entry)).count();
         let all_stay = evaluations <= MOST_ENTRIES / 4;
         let (first, last) = (self.log_history[0].step, self.log_history[self.log_history.len() - 1].step);
-        // A quarter of the entries each for training and evaluation: there is room for as many again.
+        // A quarter of the entries each for training and evaluation leaves room for as many again.
         let apart = (last - first).div_ceil(MOST_ENTRIES as u64 / 4).max(1);
         let best = self.best_global_step;
-        // The step from which on the next entry of either kind stays.
+        // The first step at which the next entry of either kind stays.
         let mut next = [first; 2];
         self.log_history.retain(|entry| {
             let evaluation = is_evaluation(entry);

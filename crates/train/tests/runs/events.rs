@@ -1,5 +1,5 @@
-//! What runs emit against docs/events.md: every event and field is documented with its type, and nothing documented is
-//! invented.
+//! Compares what runs emit with docs/events.md: every event and field is documented with its type, and every
+//! documented one exists.
 
 use crate::garden::Garden;
 use garden_train::{

@@ -32,7 +32,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes a reading in.
+    /// Adds a reading.
     pub fn push(&mut self, point: Point, epoch: Option<f64>) {
         self.every = self.every.max(1);
         if self.seen.is_multiple_of(self.every) {
@@ -68,7 +68,7 @@ impl History {
         &self.points
     }
 
-    /// The step at a time, where one was told by then.
+    /// The step at a time, if one was known by then.
     pub fn step_at(&self, t: f64) -> Option<u64> {
         let after = self.points.partition_point(|point| point.t <= t);
         self.points[..after].last().and_then(|point| point.step)

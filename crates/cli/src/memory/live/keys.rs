@@ -1,7 +1,8 @@
 //! The keys of a live screen, as wakes.
 //!
 //! Reads the terminal in a thread of its own, which ends when it is told to or when the terminal has gone.
-//! The terminal is looked at before the event library reads it: that would read a closed one for ever.
+//! The thread checks the terminal before the event library reads it: the library would read a closed one for
+//! ever.
 
 use super::{Place, scroll::Scroll};
 use garden_memory::Wake;
@@ -22,7 +23,7 @@ use std::{
 
 /// How often the reader looks whether the screen was closed.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// How long closing waits for the reader; it is not needed any more, so it is left alone after that.
+/// How long closing waits for the reader. After that the reader is left alone: nobody needs it any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reader of keys under way.
@@ -77,7 +78,7 @@ fn read(terminal: &OwnedFd, place: Place, scroll: &Mutex<Scroll>, closed: &Atomi
     while !closed.load(Ordering::Relaxed) {
         match look(terminal) {
             Look::Nothing => {}
-            // Nobody sees a watch any more; a command is told by the hangup signal and may carry on.
+            // Nobody sees a watch any more. A command gets the hangup signal itself, and may carry on.
             Look::Gone if place == Place::Watch => drop(wakes.send(Wake::Quit)),
             Look::Gone => return,
             Look::Keys => {

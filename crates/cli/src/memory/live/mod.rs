@@ -1,8 +1,8 @@
 //! What a person or a program sees while memory is watched: lines, JSON, or a screen.
 //!
 //! Takes readings and events and writes to standard output (`watch`) or standard error (`run`, whose standard
-//! output belongs to the command). Verdicts are shown once they have held; the last word is a summary with
-//! the last one. Nothing that cannot be written ends a command.
+//! output belongs to the command). A verdict is shown once it has held; the summary at the end names the last
+//! one. A failure to write never ends a command.
 
 mod history;
 mod keys;
@@ -54,7 +54,7 @@ enum Form {
 pub struct Seen {
     /// The last reading.
     last: Option<Reading>,
-    /// Who held what when the limit was acted upon.
+    /// How much each process held when the limit was acted upon.
     at_limit: Option<Moment>,
 }
 
@@ -73,7 +73,7 @@ pub struct View {
     seen: Seen,
     settled: Settled,
     wakes: Sender<Wake>,
-    /// Whether it was said that our output cannot be written.
+    /// Whether it was reported that our output cannot be written.
     told: bool,
 }
 
@@ -116,7 +116,7 @@ impl View {
     pub fn close(self, ending: &Ending<'_>) {
         let Self { form, place, seen, .. } = self;
         let mut writer = place.writer();
-        // Nobody is left to be told of a failure to write the last words.
+        // Nobody is left to hear that the summary could not be written.
         let _ = match form {
             Form::Json(_) => lines::write_json_summary(&mut writer, ending, &seen),
             Form::Text(_) => summary::write(&mut writer, ending, &seen),

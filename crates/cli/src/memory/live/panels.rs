@@ -1,7 +1,7 @@
 //! The panels of the live screen, each a function of a reading.
 //!
-//! Takes a frame and what is to be shown, and draws. Nothing here remembers anything but how far a person has
-//! scrolled, so a frame can be drawn to a test's buffer as well as to a terminal.
+//! Takes a frame and what to show, and draws. The only thing remembered is how far a person has scrolled, so
+//! a frame can be drawn to a test's buffer as well as to a terminal.
 
 use super::{
     history::{History, Phase},
@@ -39,7 +39,7 @@ pub const OUTPUT_LINES: u16 = 6;
 const SIDE_BY_SIDE: u16 = 100;
 /// A screen with fewer lines has no table of processes.
 const LOW: u16 = 24;
-/// Below this many rows a tree of one process is not shown: title and verdict say the same of it.
+/// Below this many lines a tree of one process is not shown: title and verdict say the same about it.
 const LOW_FOR_ONE: u16 = 30;
 /// Widths from which the table of processes has all of its columns, and most of them.
 const ALL_COLUMNS: u16 = 100;
@@ -161,7 +161,7 @@ fn chart(frame: &mut Frame, area: Rect, history: &History, reading: &Reading) {
     let highest = points.iter().map(|point| point.owned.max(point.file)).fold(0.0, f64::max);
     let plateau = reading.assessment.plateau.map(|plateau| plateau.bytes as f64);
     let limit = reading.facts.limit.map(|limit| limit as f64);
-    // A line that is far above would flatten the curve: it shows once the curve comes near.
+    // A level that is far above would flatten the curve: its line shows once the curve comes near.
     let near = |level: &f64| *level <= 2.5 * highest;
     let (plateau, limit) = (plateau.filter(near), limit.filter(near));
     let top = nice_top(

@@ -1,7 +1,7 @@
 //! The live screen: the curve with its phases, the verdict of this moment, the tree with a row per process.
 //!
-//! Draws a frame per reading, key or resize. The terminal is given back as it was, also when the program
-//! panics. Everything it keeps is bounded.
+//! Draws a frame per reading, key or resize. Restores the terminal at the end, even when the program panics.
+//! Everything it keeps is bounded.
 
 use super::{
     Place,

@@ -23,13 +23,13 @@ pub struct Scroll {
 }
 
 impl Scroll {
-    /// Takes a key; says whether it meant anything.
+    /// Handles a key; gives whether it meant anything.
     pub fn key(&mut self, key: KeyCode) -> bool {
         let page = self.page.max(1);
         let offset = &mut self.offsets[self.focus as usize];
         match key {
             KeyCode::Up | KeyCode::Char('k') => *offset = offset.saturating_sub(1),
-            // How far it can go is known where it is drawn.
+            // The drawing limits how far this goes.
             KeyCode::Down | KeyCode::Char('j') => *offset = offset.saturating_add(1),
             KeyCode::PageUp => *offset = offset.saturating_sub(page),
             KeyCode::PageDown | KeyCode::Char(' ') => *offset = offset.saturating_add(page),

@@ -138,7 +138,7 @@ pub fn write(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Re
     Ok(())
 }
 
-/// Who held what when the limit was acted upon, a line each.
+/// How much each process held when the limit was acted upon, a line each.
 fn write_holders(writer: &mut dyn Write, moment: &Moment) -> io::Result<()> {
     let Moment { t, owned, held } = moment;
     writeln!(writer, "  at limit {} after {}, held by", ByteSize(*owned), super::screen::clock(*t))?;
@@ -151,7 +151,7 @@ fn write_holders(writer: &mut dyn Write, moment: &Moment) -> io::Result<()> {
     }
 }
 
-/// A command line in what is left of a line.
+/// A command line, cut to what is left of a line.
 fn short(command: &str) -> String {
     const WIDTH: usize = 60;
     let cut: String = command.chars().take(WIDTH).collect();

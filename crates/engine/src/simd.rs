@@ -245,7 +245,8 @@ unsafe impl Lanes for Portable {
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
-#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+#[cfg(test)]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod tests {
     use super::{Isa, x86};
     use std::process::Command;

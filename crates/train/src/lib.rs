@@ -6,13 +6,13 @@
 //!
 //! ```
 //! use garden_train::{Cancel, Event, RunConfig, TrainOptions, events::EndReason, train};
-//! # use garden_data::create::{CreateOptions, Kind, create};
+//! # use garden_data::{CreateKind, CreateOptions, create_dataset};
 //! # use garden_model::init::{Plan, Preset};
 //! # let folder = tempfile::tempdir()?;
 //! # let (model, rows) = (folder.path().join("model"), folder.path().join("rows"));
 //! # Plan::new(Preset::Tiny)?.write(&model, 1, |_| {})?;
-//! # let options = CreateOptions { kind: Kind::Colours, rows: 8, width: 56, height: 56, seed: 1, workers: 1 };
-//! # create(&rows, &options, &())?;
+//! # let options = CreateOptions { kind: CreateKind::Colours, rows: 8, width: 56, height: 56, seed: 1, workers: 1 };
+//! # create_dataset(&rows, &options, &())?;
 //! # let (model, rows) = (model.display().to_string(), rows.display().to_string());
 //! let config = RunConfig::resolve(TrainOptions {
 //!     base_model: Some(model),

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 /// Tensors with fewer elements keep f32 moments: the saving is small and they are often the sensitive ones.
 /// The figure is bitsandbytes'.
 const SMALLEST_8BIT: usize = 4096;
-const _: () = assert!(PIECE % BLOCK == 0, "no block lies in two pieces");
+const _: () = assert!(PIECE.is_multiple_of(BLOCK), "no block lies in two pieces");
 
 /// `bitsandbytes.optim.AdamW8bit`.
 pub(super) struct AdamW8bit;

@@ -126,6 +126,14 @@ fn unreadable_input_is_named_and_ends_with_2() {
 }
 
 #[test]
+fn help_names_every_format() {
+    let help = garden(&["analyze", "--help"]);
+    let words: Vec<_> = str::from_utf8(&help.stdout).expect("text").split_whitespace().collect();
+    let formats = garden_memory::format_names();
+    assert!(words.join(" ").contains(&format!("Reads {formats}, plain or packed")), "{formats}: {words:?}");
+}
+
+#[test]
 fn an_error_says_which_flag_would_help() {
     let folder = tempfile::tempdir().expect("a folder");
     let cases = [

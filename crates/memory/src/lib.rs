@@ -89,7 +89,9 @@ pub use settled::Settled;
 pub use verdict::{Analyst, Axis};
 
 // Traces on disk, written and read.
-pub use trace::{TraceError, TraceHeader, TraceOptions, TraceReader, TraceWriter, may_replace_trace};
+pub use trace::{
+    TraceError, TraceHeader, TraceOptions, TraceReader, TraceWriter, format_names, may_replace_trace,
+};
 
 // The step a run is at: from its output, from a log, from what it tells.
 pub use socket::{StepSocket, SupervisorLink};

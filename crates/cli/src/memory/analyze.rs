@@ -8,7 +8,7 @@ use crate::exit;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
-    Answer, Assessment,
+    Answer, Assessment, format_names,
     report::{self, Style},
 };
 use serde::Serialize;
@@ -18,16 +18,20 @@ use std::{
     process::ExitCode,
 };
 
+/// Examples, the formats that are read, and the exit codes.
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\nReads {}, plain or packed by gzip or zstd.\n{READING}", format_names())
+}
+
 const EXAMPLES: &str = "\
 Examples:
   model-garden memory analyze run2.log --dataset-size 663 --samples-per-step 8 --limit 32GB
   model-garden memory analyze run.jsonl --format json
   model-garden memory analyze mprofile.dat --svg curve.svg --html page.html
-  zcat logs/*.gz | model-garden memory analyze - --memory-pattern 'host=([0-9]+)(MB|GB)'
-
-Reads traces of `memory watch` and `memory run`, CSV with a header, psrecord logs, mprof .dat files, and training logs
-with lines such as 'Step 10 ... RAM: 5552 MB', plain or packed by gzip or zstd. docs/compatibility.md shows what is read
-from which tool.
+  zcat logs/*.gz | model-garden memory analyze - --memory-pattern 'host=([0-9]+)(MB|GB)'";
+const READING: &str = "\
+`memory watch` and `memory run` write traces of Model Garden. A CSV table has a header. A training log has lines such as
+'Step 10 ... RAM: 5552 MB'. docs/compatibility.md shows what is read from which tool.
 Exit code 0: steady, a warm-up or a fill that fits the limit; 1: leak; 3: undecided; 4: bounded, but it will not fit;
 2: wrong use or unreadable input.";
 
@@ -42,7 +46,7 @@ enum Format {
 
 /// Flags of `memory analyze`.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = after_help())]
 pub struct Args {
     /// The trace or log; `-` for standard input.
     file: PathBuf,

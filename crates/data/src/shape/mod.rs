@@ -51,7 +51,8 @@ struct Definition {
     name: &'static str,
     /// The fields that make it, in the message about a row of no known shape.
     looks: &'static str,
-    /// The fields it reads, besides those of every shape.
+    /// The fields it looks at, besides those of every shape. Of two with the same meaning, it reads both or the
+    /// row has only one: a second one that is left unread is refused.
     fields: &'static [Field],
     /// Fields that it refuses, besides those that every shape refuses.
     refuses: &'static [Refusal],
@@ -59,6 +60,13 @@ struct Definition {
     recognises: fn(&mut RowFields<'_, '_>) -> Result<bool, BadRow>,
     /// Reads a row of this shape.
     read: fn(&mut RowFields<'_, '_>) -> Result<Vec<Turn>, BadRow>,
+}
+
+impl Definition {
+    /// The fields that have a meaning in a row of this shape.
+    fn known(&self) -> impl Iterator<Item = &'static Field> + Clone {
+        OF_EVERY_SHAPE.iter().chain(self.fields)
+    }
 }
 
 /// Fields that mean the same in every shape.
@@ -160,6 +168,7 @@ pub fn read(value: &Value<'_>) -> Result<Reading, BadRow> {
     add_system(&row, &mut turns)?;
     let tools = tools(&row)?;
     check_turns(&turns)?;
+    row.refuse_rivals(definition.known())?;
     let ignored = row.finish(definition.refuses)?;
     let conversation = Conversation { turns, tools };
     match ignored.image {

@@ -17,6 +17,7 @@ mod table_writers;
 mod writer;
 mod writers;
 
+pub use formats::format_names;
 pub use options::TraceOptions;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
@@ -134,7 +135,7 @@ pub enum TraceError {
         most: usize,
     },
     /// There is nothing in the file.
-    #[error("{}: the file is empty; expected {}", path.display(), formats::names())]
+    #[error("{}: the file is empty; expected {}", path.display(), format_names())]
     Empty {
         /// The file.
         path: PathBuf,

@@ -271,8 +271,8 @@ fn recognise(input: &Input, options: &TraceOptions) -> Result<Recognised, TraceE
             Some(line) => break line.to_vec(),
         }
     };
-    let format = FORMATS.into_iter().find(|format| format.recognises(&first, options));
-    let format = format.expect("the last format recognises everything");
+    let format = FORMATS.iter().find(|format| format.recognises(&first, options));
+    let format = *format.expect("the last format recognises everything");
     let file = Beginning { first: &first, line: lines.number, parts: lines.parts, input, options };
     let opened = format.open(&file)?;
     if let Some(wanted) = options.process.clone().filter(|_| !format.tells_processes()) {

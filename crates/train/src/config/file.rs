@@ -229,6 +229,7 @@ fn nearest(name: &str, keys: &[&'static str]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimizer::OptimizerKind;
     use crate::schedule::Shape;
 
     fn read(text: &str, name: &str) -> Result<TrainOptions, String> {
@@ -274,8 +275,11 @@ mod tests {
         let error = read("lora-r = \"many\"", "run.toml").unwrap_err();
         let expected = "run.toml: key 'lora-r': a whole number that is not negative is needed, not \"many\"";
         assert_eq!(error, expected);
-        let error = read("optim = \"sgd\"", "run.toml").unwrap_err();
-        assert!(error.contains("key 'optim': 'sgd' is not known; it can be adamw, adamw_8bit"), "{error}");
+        let error = read("optim = \"magic\"", "run.toml").unwrap_err();
+        let known = OptimizerKind::ALL.iter().map(|kind| serde_json::to_value(kind).unwrap());
+        let known: Vec<_> = known.map(|name| name.as_str().unwrap().to_owned()).collect();
+        let expected = format!("key 'optim': 'magic' is not known; it can be {}", known.join(", "));
+        assert!(error.contains(&expected), "{error}");
         assert!(read("use_rslora: maybe", "run.yaml").unwrap_err().contains("true or false is needed, not"));
         assert!(read("batch_size: 2.5", "run.yaml").unwrap_err().contains("not negative is needed, not 2.5"));
         assert!(read("seed: 99999999999999999999", "run.yaml").unwrap_err().contains("too large"));

@@ -3,13 +3,9 @@
 //! The order of roundings is that of PyTorch's CPU kernel. Fused multiply-adds are asked for by name, so that
 //! every machine gets the same bits.
 
-use super::{Algorithm, StatePart, StateValues, Step};
-use garden_engine::vectorised;
+use super::{Algorithm, PIECE, StatePart, StateValues, Step, in_pieces};
 use garden_model::{MatrixShape, TrainableTensor};
 use rayon::prelude::*;
-
-/// Elements a task works on: large enough to hide the cost of a task.
-const PIECE: usize = 1 << 14;
 
 /// `torch.optim.AdamW`.
 pub(super) struct AdamW;
@@ -22,21 +18,20 @@ impl Algorithm for AdamW {
     fn update(&self, step: &Step<'_>, tensor: TrainableTensor<'_>, state: &mut [StateValues]) {
         let [StateValues::F32(m), StateValues::F32(v)] = state else { unreachable!("as `state` says") };
         let c = Coefficients::new(step, tensor.decays);
-        let pieces = tensor.values.par_chunks_mut(PIECE).zip(tensor.gradient.par_chunks(PIECE));
         let moments = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
-        pieces.zip(moments).for_each(|((values, gradient), (m, v))| {
-            vectorised(
-                #[inline(always)]
-                || {
-                    for (((value, g), m), v) in values.iter_mut().zip(gradient).zip(m).zip(v) {
-                        let gradient = g * c.scale;
-                        // A step from the old moment towards the gradient, as torch computes it.
-                        *m = (gradient - *m).mul_add(c.rest1, *m);
-                        c.finish(value, gradient, *m, v);
-                    }
-                },
-            );
-        });
+        in_pieces(
+            tensor,
+            moments,
+            #[inline(always)]
+            |values, gradient, (m, v)| {
+                for (((value, g), m), v) in values.iter_mut().zip(gradient).zip(m).zip(v) {
+                    let gradient = g * c.scale;
+                    // A step from the old moment towards the gradient, as torch computes it.
+                    *m = (gradient - *m).mul_add(c.rest1, *m);
+                    c.finish(value, gradient, *m, v);
+                }
+            },
+        );
     }
 }
 
@@ -77,5 +72,15 @@ impl Coefficients {
         *v = (self.rest2 * gradient).mul_add(gradient, *v * self.beta2);
         let denominator = v.sqrt() / self.root_correction + self.epsilon;
         *value = *value * self.keep + (self.step_size * m) / denominator;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::optimizer::{OptimizerKind, testing::assert_state_equals_golden};
+
+    #[test]
+    fn a_hundred_steps_end_where_torch_ends() {
+        assert_state_equals_golden(OptimizerKind::Adamw, "adamw", |_| true);
     }
 }

@@ -5,7 +5,7 @@
 //! nothing is dropped silently.
 
 use super::{images, shorten};
-use crate::{error::BadRow, value::Value};
+use crate::{error::BadRow, row::ImageSource, value::Value};
 use std::cell::Cell;
 
 /// How many fields of an object are tracked; any further ones count as unread.
@@ -35,8 +35,19 @@ pub(in crate::shape) struct Refusal {
 }
 
 impl Refusal {
-    const fn new(field: &'static str, when: If, advice: &'static str) -> Self {
-        Self { field, when, advice }
+    /// Refuses the field whatever it says. `advice` says what to do about it.
+    pub const fn given(field: &'static str, advice: &'static str) -> Self {
+        Self { field, when: If::Given, advice }
+    }
+
+    /// Refuses a weight other than 1.
+    pub const fn unless_one(field: &'static str, advice: &'static str) -> Self {
+        Self { field, when: If::NotOne, advice }
+    }
+
+    /// Refuses a truth value.
+    pub const fn if_truth(field: &'static str, advice: &'static str) -> Self {
+        Self { field, when: If::Truth, advice }
     }
 }
 
@@ -113,58 +124,53 @@ const CHOICES: &str = "write the choices into the question";
 
 /// Refused beside any shape.
 const OF_ROWS: &[Refusal] = &[
-    Refusal::new("videos", If::Given, NO_VIDEO),
-    Refusal::new("video", If::Given, NO_VIDEO),
-    Refusal::new("audios", If::Given, NO_AUDIO),
-    Refusal::new("audio", If::Given, NO_AUDIO),
-    Refusal::new("functions", If::Given, OLD_TOOLS),
-    Refusal::new("function_call", If::Given, OLD_TOOLS),
-    Refusal::new("chosen", If::Given, NO_PAIRS),
-    Refusal::new("rejected", If::Given, NO_PAIRS),
-    Refusal::new(
+    Refusal::given("videos", NO_VIDEO),
+    Refusal::given("video", NO_VIDEO),
+    Refusal::given("audios", NO_AUDIO),
+    Refusal::given("audio", NO_AUDIO),
+    Refusal::given("functions", OLD_TOOLS),
+    Refusal::given("function_call", OLD_TOOLS),
+    Refusal::given("chosen", NO_PAIRS),
+    Refusal::given("rejected", NO_PAIRS),
+    Refusal::if_truth(
         "label",
-        If::Truth,
         "rows judged good or bad are not trained on; keep the good ones and remove the field",
     ),
-    Refusal::new("weight", If::NotOne, NO_WEIGHT),
-    Refusal::new("sample_weight", If::NotOne, NO_WEIGHT),
-    Refusal::new("loss_weight", If::NotOne, NO_WEIGHT),
-    Refusal::new("system_prompt", If::Given, "name it 'system'"),
-    Refusal::new("documents", If::Given, "write the documents into the conversation"),
-    Refusal::new(
-        "chat_template_kwargs",
-        If::Given,
-        "the chat template is run without settings; remove the field",
-    ),
+    Refusal::unless_one("weight", NO_WEIGHT),
+    Refusal::unless_one("sample_weight", NO_WEIGHT),
+    Refusal::unless_one("loss_weight", NO_WEIGHT),
+    Refusal::given("system_prompt", "name it 'system'"),
+    Refusal::given("documents", "write the documents into the conversation"),
+    Refusal::given("chat_template_kwargs", "the chat template is run without settings; remove the field"),
 ];
 
 /// Refused beside a question in a field of its own: the other shapes have the choices inside their messages.
 pub(in crate::shape) const NO_CHOICES: &[Refusal] =
-    &[Refusal::new("choices", If::Given, CHOICES), Refusal::new("options", If::Given, CHOICES)];
+    &[Refusal::given("choices", CHOICES), Refusal::given("options", CHOICES)];
 
 const OF_MESSAGES: &[Refusal] = &[
-    Refusal::new("function_call", If::Given, OLD_TOOLS),
-    Refusal::new("images", If::Given, IMAGES_BESIDE),
-    Refusal::new("image", If::Given, IMAGES_BESIDE),
-    Refusal::new("videos", If::Given, NO_VIDEO),
-    Refusal::new("video", If::Given, NO_VIDEO),
-    Refusal::new("audio", If::Given, NO_AUDIO),
-    Refusal::new("refusal", If::Given, "write the refusal as the content"),
-    Refusal::new("reasoning_content", If::Given, NO_THOUGHTS),
-    Refusal::new("reasoning", If::Given, NO_THOUGHTS),
-    Refusal::new("thinking", If::Given, NO_THOUGHTS),
-    Refusal::new("loss_weight", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
-    Refusal::new("loss_scale", If::NotOne, "only weight 0 and 1 are followed; remove the field"),
+    Refusal::given("function_call", OLD_TOOLS),
+    Refusal::given("images", IMAGES_BESIDE),
+    Refusal::given("image", IMAGES_BESIDE),
+    Refusal::given("videos", NO_VIDEO),
+    Refusal::given("video", NO_VIDEO),
+    Refusal::given("audio", NO_AUDIO),
+    Refusal::given("refusal", "write the refusal as the content"),
+    Refusal::given("reasoning_content", NO_THOUGHTS),
+    Refusal::given("reasoning", NO_THOUGHTS),
+    Refusal::given("thinking", NO_THOUGHTS),
+    Refusal::unless_one("loss_weight", "only weight 0 and 1 are followed; remove the field"),
+    Refusal::unless_one("loss_scale", "only weight 0 and 1 are followed; remove the field"),
 ];
 
 const OF_PARTS: &[Refusal] = &[
-    Refusal::new("min_pixels", If::Given, SIZES),
-    Refusal::new("max_pixels", If::Given, SIZES),
-    Refusal::new("total_pixels", If::Given, SIZES),
-    Refusal::new("resized_height", If::Given, SIZES),
-    Refusal::new("resized_width", If::Given, SIZES),
-    Refusal::new("video", If::Given, NO_VIDEO),
-    Refusal::new("audio", If::Given, NO_AUDIO),
+    Refusal::given("min_pixels", SIZES),
+    Refusal::given("max_pixels", SIZES),
+    Refusal::given("total_pixels", SIZES),
+    Refusal::given("resized_height", SIZES),
+    Refusal::given("resized_width", SIZES),
+    Refusal::given("video", NO_VIDEO),
+    Refusal::given("audio", NO_AUDIO),
 ];
 
 /// What an object is, which decides what is refused in it.
@@ -240,6 +246,30 @@ impl<'r, 'a> Fields<'r, 'a> {
         Some(&self.all()[place].1).filter(|value| !value.is_null())
     }
 
+    /// The images of a field, one or a list, each in any spelling; none if it is absent. It counts as read.
+    pub fn images_of(&self, field: &str) -> Result<Vec<ImageSource>, BadRow> {
+        self.get(field).map_or_else(|| Ok(Vec::new()), images::list)
+    }
+
+    /// Refuses a field that was not read if one of the same meaning was. `known` are the fields of the shape.
+    pub fn refuse_rivals(&self, known: impl Iterator<Item = &'static Field> + Clone) -> Result<(), BadRow> {
+        let said = known.filter(|field| self.has(field.name));
+        let is = |read| move |field: &&Field| self.is_read(field.name) == Some(read);
+        for second in said.clone().filter(is(false)) {
+            let mut read = said.clone().filter(is(true));
+            if let Some(first) = read.find(|first| first.meaning.rivals(second.meaning)) {
+                return Err(BadRow::Twice { first: first.name, second: second.name });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a field was read; unknown for one that is absent or not tracked.
+    fn is_read(&self, name: &str) -> Option<bool> {
+        let place = self.all().iter().position(|(key, _)| key == name)?;
+        ((place as u32) < NOTED).then(|| self.read.get() & (1 << place) != 0)
+    }
+
     /// A field that must be text.
     pub fn text(&self, field: &'static str) -> Result<&'r str, BadRow> {
         match self.get(field) {
@@ -308,5 +338,32 @@ impl Ignored {
         if self.names.len() < MOST_IGNORED && !self.names.contains(&name) {
             self.names.push(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_means_the_same_as_one_that_was_read_is_refused_unless_it_was_read_too() {
+        const KNOWN: &[Field] = &[Field::image("image"), Field::image("pic"), Field::question("ask")];
+        let rivals = |row: &str, read: &[&str]| {
+            let row = Value::from_json(row.as_bytes()).expect("JSON");
+            let fields = Fields::new(&row);
+            read.iter().for_each(|name| drop(fields.images_of(name)));
+            fields.refuse_rivals(KNOWN.iter()).err().map(|error| error.to_string())
+        };
+        let both = r#"{"pic": "a.png", "image": "b.png", "ask": "What?"}"#;
+        let refused = Some("'pic' and 'image' are both given: keep one of them".to_owned());
+        assert_eq!(rivals(both, &["pic"]), refused);
+        assert_eq!(rivals(both, &["pic", "image"]), None, "both are read");
+        assert_eq!(rivals(both, &["ask"]), None, "another meaning");
+        assert_eq!(rivals(r#"{"pic": "a.png", "image": ""}"#, &["pic"]), None, "it says nothing");
+        assert_eq!(
+            rivals(r#"{"pic": null, "image": "b.png"}"#, &["pic"]),
+            None,
+            "what was read says nothing"
+        );
     }
 }

@@ -13,21 +13,15 @@ const NAMES: [&str; 6] = ["image", "img", "photo", "picture", "jpg", "png"];
 /// The images beside the turns: `image` or `images`, one or a list, or the `file_name` of an image folder's
 /// metadata.
 pub(in crate::shape) fn beside(row: &Fields<'_, '_>) -> Result<Vec<ImageSource>, BadRow> {
-    match (row.get("image"), row.get("images")) {
-        (Some(one), Some(many)) => {
-            let (one, many) = (list(one)?, list(many)?);
-            match (one.is_empty(), many.is_empty()) {
-                (true, _) => Ok(many),
-                (_, true) => Ok(one),
-                _ if one == many => Ok(many),
-                _ => Err(BadRow::Twice { first: "image", second: "images" }),
-            }
-        }
-        (Some(value), None) | (None, Some(value)) => list(value),
-        (None, None) => match file_name(row) {
-            Some(name) => list(name),
-            None => Ok(Vec::new()),
-        },
+    if row.peek("image").or(row.peek("images")).is_none() {
+        return file_name(row).map_or_else(|| Ok(Vec::new()), |name| row.images_of(name));
+    }
+    let (one, many) = (row.images_of("image")?, row.images_of("images")?);
+    match (one.is_empty(), many.is_empty()) {
+        (true, _) => Ok(many),
+        (_, true) => Ok(one),
+        _ if one == many => Ok(many),
+        _ => Err(BadRow::Twice { first: "image", second: "images" }),
     }
 }
 
@@ -38,13 +32,12 @@ fn is_file_name(value: &Value<'_>) -> bool {
 }
 
 /// The column by which an image folder's metadata names images.
-fn file_name<'r, 'a>(row: &Fields<'r, 'a>) -> Option<&'r Value<'a>> {
-    let name = ["file_name", "file_names"].into_iter().find(|name| match row.peek(name) {
+fn file_name(row: &Fields<'_, '_>) -> Option<&'static str> {
+    ["file_name", "file_names"].into_iter().find(|name| match row.peek(name) {
         Some(Value::List(names)) => !names.is_empty() && names.iter().all(is_file_name),
         Some(name) => is_file_name(name),
         None => false,
-    })?;
-    row.get(name)
+    })
 }
 
 /// Whether a field that no shape reads holds an image: bytes, as `datasets` writes them, or the name of an
@@ -66,7 +59,8 @@ pub(in crate::shape) fn is_meant(name: &str, value: &Value<'_>) -> bool {
     }
 }
 
-fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {
+/// Reads one image, or a list of them.
+pub(in crate::shape) fn list(value: &Value<'_>) -> Result<Vec<ImageSource>, BadRow> {
     match value {
         Value::List(list) => list.iter().map(image).collect(),
         one => Ok(vec![image(one)?]),

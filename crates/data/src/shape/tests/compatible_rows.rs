@@ -1,6 +1,7 @@
 //! The rows in docs/compatibility.md mean what the page says, and are refused as it says.
 
 use super::outline;
+use crate::Columns;
 use std::{fs, path::Path};
 
 /// One example of the page: what follows `json` on its fence, and the row.
@@ -9,9 +10,13 @@ struct Example {
     row: String,
 }
 
-fn examples() -> Vec<Example> {
+fn page() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
-    let page = fs::read_to_string(page).expect("the page");
+    fs::read_to_string(page).expect("the page")
+}
+
+fn examples() -> Vec<Example> {
+    let page = page();
     let rows =
         page.split("\n## ").find(|section| section.starts_with("Rows\n")).expect("a section about rows");
     let mut fences = rows.split("\n```");
@@ -47,4 +52,15 @@ fn every_row_of_the_page_is_read_or_refused_as_it_says() {
 fn the_fields_that_the_page_calls_ignored_are_named_by_the_survey() {
     let row = r#"{"id": 7, "source": "web", "split": "train", "text": "x", "response": "y"}"#;
     assert_eq!(outline::reading(row).expect("reads").ignored, ["id", "source", "split"]);
+}
+
+#[test]
+fn the_page_names_every_meaning_that_a_column_can_be_given() {
+    let error = "no-meaning=x".parse::<Columns>().expect_err("no meaning").to_string();
+    let (_, list) = error.split_once("there are ").expect("a list of the meanings");
+    let names: Vec<String> = list.split(", ").map(|name| format!("`{name}`")).collect();
+    let (last, others) = names.split_last().expect("meanings");
+    let wanted = format!("The meanings are {} and {last}.", others.join(", "));
+    let words: Vec<_> = page().split_whitespace().map(str::to_owned).collect();
+    assert!(words.join(" ").contains(&wanted), "docs/compatibility.md should say: {wanted}");
 }

@@ -76,6 +76,11 @@ impl TraceFormat for Table {
     fn tells_processes(&self) -> bool {
         true
     }
+
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]] {
+        &[b"step,rss_mb", b"time;RSS (MiB)", b"t\tmemory [GB]"]
+    }
 }
 
 /// The parser of its rows.

@@ -26,6 +26,11 @@ impl TraceFormat for Jsonl {
         let header = Self::header(file.first).transpose().map_err(|what| file.malformed(what))?;
         Ok(Opened::with_header(Self, header))
     }
+
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]] {
+        &[br#"{"trace":"model-garden/1","name":"run"}"#, br#"{"t":1.0,"step":1,"rss":5552000000}"#]
+    }
 }
 
 impl Jsonl {

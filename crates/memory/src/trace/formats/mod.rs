@@ -12,8 +12,8 @@ mod text_log;
 
 /// Every format. The first that recognises a file's first line reads the file; the last one recognises
 /// everything.
-pub(super) const FORMATS: [&dyn TraceFormat; 5] =
-    [&jsonl::Jsonl, &csv::Table, &psrecord::Psrecord, &mprof::Mprof, &text_log::Log];
+pub(super) const FORMATS: &[&dyn TraceFormat] =
+    &[&jsonl::Jsonl, &csv::Table, &psrecord::Psrecord, &mprof::Mprof, &text_log::Log];
 
 use super::{TraceError, TraceHeader, TraceOptions, input::Input, survey::Order};
 use crate::{RunFacts, Sample, sentence::Sentence};
@@ -42,6 +42,10 @@ pub(super) trait TraceFormat: Sync {
     fn tells_processes(&self) -> bool {
         false
     }
+
+    /// First lines of real files of this format. A test checks that no other format recognises them.
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]];
 }
 
 /// A file whose first line was read.
@@ -121,9 +125,9 @@ pub(super) trait LineParser {
     }
 }
 
-/// The names of all formats, as a list in a sentence.
-pub(super) fn names() -> String {
-    let names = FORMATS.map(TraceFormat::name);
+/// The names of all formats, as a list in a sentence: `a psrecord log, an mprof log or a training log`.
+pub fn format_names() -> String {
+    let names: Vec<&str> = FORMATS.iter().map(|format| format.name()).collect();
     let (last, others) = names.split_last().expect("there are formats");
     format!("{} or {last}", others.join(", "))
 }
@@ -135,18 +139,25 @@ mod tests {
     #[test]
     fn each_first_line_belongs_to_one_format_and_what_is_left_to_the_last() {
         let options = TraceOptions::default();
-        for (first, wanted) in [
-            (&br#"{"trace":"model-garden/1","name":"run"}"#[..], "a trace of Model Garden"),
-            (b"step,rss_mb", "a CSV table"),
-            (b"# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)", "a psrecord log"),
-            (b"CMDLINE python train.py", "an mprof log"),
-            (b"Step 10: RAM: 5552 MB", "a training log"),
-            (b"\xff\xfe\x00", "a training log"),
-        ] {
-            let of = FORMATS.iter().filter(|format| format.recognises(first, &options));
-            let names: Vec<&str> = of.map(|format| format.name()).collect();
-            assert_eq!(names[0], wanted);
-            assert!(names.len() <= 2, "{names:?}: only the last format may recognise it, too");
+        let rest = FORMATS.last().expect("there are formats").name();
+        for format in FORMATS {
+            let name = format.name();
+            assert!(!format.first_lines().is_empty(), "{name} shows no first line");
+            for first in format.first_lines() {
+                let of = FORMATS.iter().filter(|format| format.recognises(first, &options));
+                let mut names: Vec<&str> = of.map(|format| format.name()).collect();
+                assert_eq!(names.pop(), Some(rest), "the last format recognises everything");
+                let wanted: &[&str] = if name == rest { &[] } else { &[name] };
+                assert_eq!(names, wanted, "{}", String::from_utf8_lossy(first));
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_line_that_looks_like_a_comment_is_not_passed_over() {
+        for format in FORMATS {
+            let has_comment = format.first_lines().iter().any(|first| first.starts_with(b"#"));
+            assert_eq!(format.begins_with_comment(), has_comment, "{}", format.name());
         }
     }
 }

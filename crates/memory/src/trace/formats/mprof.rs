@@ -30,6 +30,11 @@ impl TraceFormat for Mprof {
     fn open(&self, _file: &Beginning<'_>) -> Result<Opened, TraceError> {
         Ok(Opened::without_header(Parser::default()))
     }
+
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]] {
+        &[b"CMDLINE python train.py", b"MEM 2.000000 1718000000.0000"]
+    }
 }
 
 /// The parser of its lines; holds a sample back until its children were read.

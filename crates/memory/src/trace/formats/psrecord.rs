@@ -34,6 +34,11 @@ impl TraceFormat for Psrecord {
     fn begins_with_comment(&self) -> bool {
         true
     }
+
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]] {
+        &[b"# Elapsed time   CPU (%)     Real (MB)   Virtual (MB)"]
+    }
 }
 
 impl LineParser for Psrecord {
@@ -56,5 +61,31 @@ impl LineParser for Psrecord {
             }
             _ => Err(expected()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_gives_seconds_and_bytes() {
+        let wanted = Sample { t: 1.01, rss: 7 << 19, ..Sample::default() };
+        assert_eq!(Psrecord.line(b"   1.010   99.000    3.500   11.000"), Ok(Some(wanted.clone())));
+        assert_eq!(
+            Psrecord.line(b"1.010 99.000 3.500 11.000 5 6"),
+            Ok(Some(wanted)),
+            "more columns may follow"
+        );
+        assert_eq!(Psrecord.line(b"# Elapsed time   CPU (%)"), Ok(None));
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_shown_in_the_error() {
+        for line in ["1.0 nothing", "1.0 99.0 3.5", "NaN 99.0 3.5 11.0", "1.0 99.0 -3.5 11.0"] {
+            let error = Psrecord.line(line.as_bytes()).expect_err(line);
+            assert!(error.starts_with("expected four or more numbers") && error.contains(line), "{error}");
+        }
+        assert!(Psrecord.line(b"1.0 \xff 3.5 11.0").is_err(), "not UTF-8");
     }
 }

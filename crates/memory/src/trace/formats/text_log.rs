@@ -71,6 +71,11 @@ impl TraceFormat for Log {
     fn tells_processes(&self) -> bool {
         true
     }
+
+    #[cfg(test)]
+    fn first_lines(&self) -> &'static [&'static [u8]] {
+        &[b"Step 10: RAM: 5552 MB", br#"{"step": 10, "rss_mb": 5552}"#, b"\xff\xfe\x00"]
+    }
 }
 
 /// The parser of its lines.

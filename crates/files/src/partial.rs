@@ -8,7 +8,7 @@ use std::{
     ffi::{OsStr, OsString},
     fs::{File, Permissions, TryLockError},
     io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -90,9 +90,14 @@ impl Write for PartialFile {
     }
 }
 
+/// Bytes of a file's name that its temporary name repeats: with what is added, no name is longer than the 255 bytes that
+/// file systems allow.
+const REPEATED: usize = 200;
+
 fn prefix(name: &OsStr) -> OsString {
     let mut prefix = OsString::from(".");
-    prefix.push(name);
+    let name = name.as_bytes();
+    prefix.push(OsStr::from_bytes(&name[..name.len().min(REPEATED)]));
     prefix.push(".");
     prefix
 }
@@ -143,6 +148,14 @@ mod tests {
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(names(folder.path()), ["a.json"]);
+    }
+
+    #[test]
+    fn the_longest_name_that_a_file_may_have_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ä".repeat(127));
+        write(&path, b"x").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"x");
     }
 
     #[test]

@@ -106,7 +106,9 @@ fn remove_older(folder: &Path, owner: u64) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.strip_prefix('.').unwrap_or(&name).starts_with(&prefix) {
+        // Another process may be writing the same file: what is unfinished is the business of its writer.
+        let unfinished = name.ends_with(".partial");
+        if !unfinished && name.strip_prefix('.').unwrap_or(&name).starts_with(&prefix) {
             // If it stays behind, it only costs disk space.
             let _ = fs::remove_file(entry.path());
         }

@@ -6,13 +6,13 @@
 use crate::folder::{parent, sync_folder};
 use std::{
     ffi::{OsStr, OsString},
-    fs::{File, Permissions, TryLockError},
+    fs::{File, TryLockError},
     io::{self, Write},
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::Duration,
 };
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 const SUFFIX: &str = ".partial";
 /// What is younger may belong to a writer that has not locked it yet.
@@ -55,13 +55,9 @@ impl PartialFile {
     /// Begins the file `path`.
     pub fn create(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let folder = parent(path);
-        let prefix = prefix(name);
-        remove_abandoned(folder, &prefix);
-        let mut builder = tempfile::Builder::new();
-        // The umask takes away what it should, as for any other new file.
-        builder.prefix(&prefix).suffix(SUFFIX).permissions(Permissions::from_mode(0o666));
-        let file = builder.tempfile_in(folder)?;
+        let file = (0..)
+            .find_map(|number| claim(&parent(path).join(temporary(name, number))).transpose())
+            .ok_or(io::ErrorKind::AlreadyExists)??;
         // Some network file systems have no locks; what is abandoned there stays.
         let _ = file.as_file().try_lock();
         Ok(Self { path: path.to_owned(), file })
@@ -94,24 +90,24 @@ impl Write for PartialFile {
 /// file systems allow.
 const REPEATED: usize = 200;
 
-fn prefix(name: &OsStr) -> OsString {
-    let mut prefix = OsString::from(".");
+fn temporary(name: &OsStr, number: u32) -> OsString {
+    let mut temporary = OsString::from(".");
     let name = name.as_bytes();
-    prefix.push(OsStr::from_bytes(&name[..name.len().min(REPEATED)]));
-    prefix.push(".");
-    prefix
+    temporary.push(OsStr::from_bytes(&name[..name.len().min(REPEATED)]));
+    temporary.push(format!(".{number}{SUFFIX}"));
+    temporary
 }
 
-/// Removes what killed writers of the same file left. Whatever cannot be looked at stays.
-fn remove_abandoned(folder: &Path, prefix: &OsStr) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        let ours = name.starts_with(prefix.as_encoded_bytes()) && name.ends_with(SUFFIX.as_bytes());
-        if ours && is_abandoned(&entry.path()).unwrap_or(false) {
-            let _ = std::fs::remove_file(entry.path());
-        }
+/// Makes a temporary file of this name, in the place of one that a killed writer left; `None` if a living writer has
+/// the name. The umask takes away the permissions that it should, as for any other new file.
+fn claim(path: &Path) -> io::Result<Option<NamedTempFile>> {
+    if is_abandoned(path).unwrap_or(false) {
+        let _ = std::fs::remove_file(path);
+    }
+    match File::options().read(true).write(true).create_new(true).open(path) {
+        Ok(file) => Ok(Some(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?))),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -128,7 +124,7 @@ fn is_abandoned(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, time::SystemTime};
+    use std::{fs, os::unix::fs::PermissionsExt, time::SystemTime};
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -175,13 +171,12 @@ mod tests {
         let mut living = PartialFile::create(&path).unwrap();
         living.write_all(b"living").unwrap();
         living.file_mut().set_modified(long_ago).unwrap();
-        for (name, time) in [(".a.json.dead.partial", long_ago), (".a.json.new.partial", SystemTime::now())] {
+        for (name, time) in [(".a.json.1.partial", SystemTime::now()), (".a.json.2.partial", long_ago)] {
             File::create(folder.path().join(name)).unwrap().set_modified(time).unwrap();
         }
         write(&path, b"mine").unwrap();
-        let left = names(folder.path());
-        assert!(!left.iter().any(|name| name.contains("dead")), "{left:?}");
-        assert!(left.iter().any(|name| name.contains("new")), "{left:?}");
+        let left = [".a.json.0.partial", ".a.json.1.partial", "a.json"];
+        assert_eq!(names(folder.path()), left, "the living one's, one that may be, and the file");
         living.keep().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"living");
     }

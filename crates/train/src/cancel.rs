@@ -49,6 +49,11 @@ impl Callback for Cancel {
         Ok(())
     }
 
+    fn on_evaluate(&mut self, _: &TrainerState, _: bool, control: &mut Control) -> Result<(), BoxError> {
+        self.look(control);
+        Ok(())
+    }
+
     fn on_evaluation_batch(&mut self, control: &mut Control) -> Result<(), BoxError> {
         self.look(control);
         Ok(())

@@ -7,11 +7,11 @@
 
 use crate::{checkpoint::Checkpoint, config::Method, run::Longest};
 use garden_memory::{ByteSize, Verdict};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::{
     collections::BTreeMap,
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -59,9 +59,19 @@ impl Record {
     }
 }
 
+/// A path as text. JSON has no other bytes, and an event must not be lost for the name of a folder.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+fn lossy_if_any<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Path::to_string_lossy).serialize(serializer)
+}
+
 /// Something that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Event {
     /// Work before the first step made progress: reading, fetching or loading.
     Progress(Progress),
@@ -89,6 +99,9 @@ pub enum Event {
     Note(Note),
     /// The run is over: always the last event.
     End(Box<End>),
+    /// An event of a newer version; never told by this one.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How far a piece of work is.
@@ -109,6 +122,7 @@ pub struct Progress {
 /// What the progress of work is counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ProgressUnit {
     /// Bytes.
     Bytes,
@@ -296,6 +310,8 @@ pub struct Evaluation {
     pub token_accuracy: f64,
     /// Seconds it took.
     pub seconds: f64,
+    /// Rows evaluated a second.
+    pub rows_per_second: f64,
     /// Whether it is the best so far.
     pub improved: bool,
 }
@@ -306,6 +322,7 @@ pub struct CheckpointPlace {
     /// Steps that are in it.
     pub step: u64,
     /// Its folder.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
 }
 
@@ -338,6 +355,7 @@ pub struct Note {
 /// What a note is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Topic {
     /// A checkpoint that was skipped, could not be removed, or is missing where it is needed.
     Checkpoint,
@@ -369,6 +387,7 @@ pub struct End {
     /// Steps done.
     pub step: u64,
     /// The last checkpoint, where there is one.
+    #[serde(serialize_with = "lossy_if_any")]
     pub checkpoint: Option<PathBuf>,
     /// The step with the best evaluation, where there was one.
     pub best_step: Option<u64>,
@@ -379,6 +398,7 @@ pub struct End {
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EndReason {
     /// All steps were taken.
     Finished,
@@ -439,5 +459,24 @@ impl fmt::Display for MemoryVerdict {
             }
         }
         write!(f, " (plan {})", ByteSize(self.plan_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    #[test]
+    fn a_folder_whose_name_is_not_utf_8_loses_no_event() {
+        let path = PathBuf::from(OsStr::from_bytes(b"out\xff/checkpoint-3"));
+        let line = Record::now(Event::Checkpoint(CheckpointPlace { step: 3, path })).to_json();
+        assert!(line.contains("\"event\":\"checkpoint\"") && line.contains("/checkpoint-3"), "{line}");
+    }
+
+    #[test]
+    fn an_event_of_a_newer_version_can_be_passed_over() {
+        let line = r#"{"version":2,"time":1.5,"event":"coffee","cups":3}"#;
+        assert_eq!(serde_json::from_str::<Record>(line).unwrap().event, Event::Unknown);
     }
 }

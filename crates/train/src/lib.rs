@@ -61,7 +61,9 @@ mod trainer;
 // A run: what it takes, what it tells, how it ends.
 pub use cancel::Cancel;
 pub use event::{Event, Observer};
+pub use monitor::MemorySummary;
 pub use run::{RunError, RunReport, train};
+pub use trainer::{LogEntry, TrainerState};
 
 /// What a run says: docs/events.md describes every field.
 pub mod events {
@@ -92,10 +94,10 @@ pub use model_folder::{Difference, ModelFolder, ModelFolderError};
 
 // The memory of a run before it begins.
 pub use plan::{Least, LimitTooLow, Load, PlanReport, Setting, Source, SourceError, plan, room};
-pub use run::open_data;
+pub use run::{RunData, open_data};
 
 // A model that answers, an adapter that becomes one with its base, and the whole of it in a few minutes.
-pub use demo::demo;
+pub use demo::{DemoResult, demo};
 pub use generate::{GenerateError, Interpreter, Prompt, Sampling, load_model, question};
 pub use merge::{MergeError, Merged, MergedAs, merge};
 

@@ -23,9 +23,8 @@ const PROCESSOR: &str = "the image processor's settings";
 const TOKENIZER: &str = "tokenizer.json";
 const MODEL: &str = "the model";
 
-/// Special tokens around an image, as every tokenizer of this family writes them.
+/// The token before an image, as every tokenizer of this family writes it. Nothing here uses the one after it.
 const VISION_START: &str = "<|vision_start|>";
-const VISION_END: &str = "<|vision_end|>";
 
 /// Why a model folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +156,6 @@ fn of_patches(vision: &VisionConfig, processor: &ProcessorConfig) -> Option<Diff
 struct Tokens {
     image: Option<u32>,
     vision_start: Option<u32>,
-    vision_end: Option<u32>,
     vocabulary: usize,
 }
 
@@ -166,7 +164,6 @@ impl Tokens {
         Self {
             image: encoder.image_token(),
             vision_start: encoder.special_token(VISION_START),
-            vision_end: encoder.special_token(VISION_END),
             vocabulary: encoder.vocabulary_size(),
         }
     }
@@ -178,7 +175,6 @@ fn of_tokens(config: &ModelConfig, tokens: &Tokens) -> Option<Difference> {
     let ids = [
         ("the image token", config.image_token_id, tokens.image),
         ("the token before an image", config.vision_start_token_id, tokens.vision_start),
-        ("the token after an image", config.vision_end_token_id, tokens.vision_end),
     ];
     let id = ids.into_iter().find_map(|(setting, model, tokenizer)| {
         tokenizer.filter(|id| *id != model).map(|id| Difference {
@@ -247,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_contradiction_between_files_is_refused_by_name() {
-        let ids = ["image_token_id", "vision_start_token_id", "vision_end_token_id"];
+        let ids = ["image_token_id", "vision_start_token_id"];
         let about = ["the image token", "the token before an image", "the token after an image"];
         for (key, setting) in ids.into_iter().zip(about) {
             let folder = model();
@@ -277,7 +273,7 @@ mod tests {
     fn a_tokenizer_may_be_smaller_than_the_embedding_and_not_larger() {
         let config = Preset::Tiny.model_config().unwrap();
         let rows = config.text.vocab_size;
-        let tokens = |vocabulary| Tokens { image: None, vision_start: None, vision_end: None, vocabulary };
+        let tokens = |vocabulary| Tokens { image: None, vision_start: None, vocabulary };
         assert_eq!(of_tokens(&config, &tokens(rows - 7)), None);
         assert_eq!(of_tokens(&config, &tokens(rows)), None);
         let difference = of_tokens(&config, &tokens(rows + 1)).unwrap().to_string();

@@ -37,9 +37,11 @@ pub fn about_row(reason: &BadRow) -> Option<String> {
     Some(match reason {
         BadRow::Shape { .. } => "name other columns with --columns".into(),
         BadRow::Twice { .. } => "or say which is meant with --columns".into(),
-        BadRow::UnreadImage { field } => format!("say --columns image={field}, or remove the field"),
+        BadRow::UnreadImage { field } => {
+            format!("say --columns image={}, or remove the field", printable(field))
+        }
         BadRow::NoAnswer { .. } => "or name the column that has it with --columns response=...".into(),
-        BadRow::NoColumn { .. } => "--columns names it".into(),
+        BadRow::NoColumn { .. } => "--columns names it, and the row must have it".into(),
         BadRow::LearnedTurn { .. } => "or learn everything with --train-on all".into(),
         BadRow::NoSuchImage { .. } => "--image-root names another folder to look in".into(),
         BadRow::OutsideRoot { .. } => "if the rows may read it, name its folder with --image-root".into(),
@@ -50,6 +52,11 @@ pub fn about_row(reason: &BadRow) -> Option<String> {
         BadRow::Text(error) => return about_text(error),
         _ => return None,
     })
+}
+
+/// A row's own words without what would steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// What helps about a line of a survey's report.

@@ -17,7 +17,8 @@ pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
         .or_else(|| error.downcast_ref().map(with_flags))
         .or_else(|| error.downcast_ref().map(with_output_flag))
         .or_else(|| error.downcast_ref().map(with_limit_flag))
-        .or_else(|| error.downcast_ref().and_then(with_changed_flags));
+        .or_else(|| error.downcast_ref().and_then(with_changed_flags))
+        .or_else(|| error.downcast_ref().and_then(with_resume_flags));
     if let Some(instead) = instead {
         return Some(Advice::Instead(instead));
     }
@@ -95,7 +96,8 @@ fn with_flags(error: &ConfigError) -> String {
 
 /// A refused output folder, by the flag that names it.
 fn with_output_flag(error: &OutputError) -> String {
-    error.to_string().replacen("the output folder ", "--output-dir ", 1)
+    let text = error.to_string().replacen("the output folder ", "--output-dir ", 1);
+    text.replacen(" with method ", " with --method ", 1)
 }
 
 /// A refused memory limit, with the flags that help.
@@ -119,6 +121,25 @@ fn with_changed_flags(error: &ResumeError) -> Option<String> {
         path.display(),
         changes.join(", ")
     ))
+}
+
+/// A checkpoint that cannot be gone on from, by the flags that choose another.
+fn with_resume_flags(error: &ResumeError) -> Option<String> {
+    let text = error.to_string().replace("another output folder", "another --output-dir");
+    match error {
+        ResumeError::WouldMix { .. } => {
+            Some(text.replace(", and the run is not to resume from any", " and --resume is never"))
+        }
+        ResumeError::NoneUsable(_) => {
+            Some(text.replace("name the checkpoint to resume from", "name a checkpoint with --resume"))
+        }
+        ResumeError::Newer { .. } | ResumeError::AnotherBase { .. } => Some(text),
+        ResumeError::WouldDiverge { path, .. } => Some(format!(
+            "{text}. Lower --learning-rate or add --warmup-steps; --resume {} goes on nevertheless",
+            path.display()
+        )),
+        _ => None,
+    }
 }
 
 fn about_run(error: &RunError) -> Option<String> {
@@ -168,15 +189,8 @@ fn about_training(error: &TrainError) -> Option<String> {
 
 fn about_resuming(error: &ResumeError) -> Option<String> {
     match error {
-        ResumeError::WouldMix { .. } => Some(format!("--resume is never; {OTHER_FOLDER}")),
-        ResumeError::Newer { .. } | ResumeError::AnotherBase { .. } => Some(OTHER_FOLDER.to_owned()),
-        ResumeError::NoneUsable(_) => Some(format!("{OTHER_FOLDER}, --resume a checkpoint")),
-        ResumeError::WouldDiverge { path, .. } => Some(format!(
-            "lower --learning-rate or add --warmup-steps; {OTHER_FOLDER}; --resume {} goes on nevertheless",
-            path.display()
-        )),
         ResumeError::Missing(_) => Some("--resume names the folder of a checkpoint".to_owned()),
-        ResumeError::AnotherRun { .. } | ResumeError::Checkpoint(_) => None,
+        _ => None,
     }
 }
 
@@ -192,6 +206,7 @@ fn about_checkpoint(error: &CheckpointError) -> Option<String> {
         CheckpointError::Full { .. } => {
             Some("lower --save-total-limit, or run again with --resume auto".to_owned())
         }
+        CheckpointError::AnotherRun { .. } => Some(OTHER_FOLDER.to_owned()),
         _ => None,
     }
 }

@@ -118,7 +118,6 @@ impl Screen {
             Event::Checkpoint(place) if !has_bar => {
                 self.lines.text(&format!("checkpoint {}", place.path.display()));
             }
-            Event::Log(_) | Event::Checkpoint(_) => {}
             Event::Evaluation(evaluation) => {
                 let resident = self.memory.as_ref().map(|reading| reading.resident_bytes);
                 self.lines.text(&words::evaluation(evaluation, resident));
@@ -133,6 +132,7 @@ impl Screen {
                 self.lines.bar.finish_and_clear();
                 words::end(end).iter().for_each(|line| self.lines.text(line));
             }
+            _ => {}
         }
     }
 
@@ -148,7 +148,9 @@ impl Screen {
             ByteSize(now)
         ));
         let bar = &self.lines.bar;
+        bar.disable_steady_tick();
         bar.reset();
+        bar.set_message("first step");
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta} left") {
             bar.set_style(style.progress_chars(BLOCKS));
         }
@@ -184,7 +186,7 @@ impl Screen {
             let template = match work.unit {
                 ProgressUnit::Bytes => "{msg} {bar:30} {bytes}/{total_bytes}  {eta} left",
                 ProgressUnit::Rows => "{msg} {bar:30} {pos}/{len} rows  {eta} left",
-                ProgressUnit::Thousandths => "{msg} {bar:30} {percent} %  {eta} left",
+                _ => "{msg} {bar:30} {percent} %  {eta} left",
             };
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style.progress_chars(BLOCKS));
@@ -192,7 +194,9 @@ impl Screen {
             bar.reset();
             bar.set_message(work.what.clone());
             bar.set_length(work.total);
-            bar.enable_steady_tick(Duration::from_millis(500));
+            if self.lines.has_bar() {
+                bar.enable_steady_tick(Duration::from_millis(500));
+            }
         }
         bar.set_position(work.done);
     }

@@ -136,7 +136,12 @@ pub fn end(end: &End) -> Vec<String> {
     let already =
         |more: &str| format!("already finished at step {}: nothing was done; {more} it goes on", end.step);
     let again = match &end.checkpoint {
-        Some(path) => format!("wrote {}, the same command goes on from there", path.display()),
+        Some(path) if end.memory.is_some() => {
+            format!("wrote {}, the same command goes on from there", path.display())
+        }
+        Some(path) => {
+            format!("before the first step: the same command goes on from {}", path.display())
+        }
         None => "before the first step: the same command begins anew".to_owned(),
     };
     let memory = end.memory.as_ref().map(ToString::to_string);
@@ -144,7 +149,6 @@ pub fn end(end: &End) -> Vec<String> {
         format!("stopped early: the best evaluation was at step {}", end.best_step.unwrap_or_default())
     });
     let last = match end.reason {
-        EndReason::Finished | EndReason::EarlyStopping | EndReason::Failed => None,
         EndReason::AlreadyFinished => Some(already("with more --epochs or --max-steps")),
         EndReason::AlreadyStopped => Some(already("with a larger --early-stopping-patience")),
         EndReason::MemoryLimit => {
@@ -152,6 +156,7 @@ pub fn end(end: &End) -> Vec<String> {
             Some(format!("stopped at a memory limit: {reason}; {again}"))
         }
         EndReason::Cancelled => Some(format!("interrupted; {again}")),
+        _ => None,
     };
     before.into_iter().chain(memory).chain(last).collect()
 }
@@ -159,6 +164,8 @@ pub fn end(end: &End) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use garden_memory::Verdict;
+    use garden_train::events::MemoryVerdict;
 
     #[test]
     fn a_log_reads_as_a_line() {
@@ -187,7 +194,19 @@ mod tests {
             best_step: Some(5),
             memory: None,
         };
-        let lines = |reason| end(&ended(reason, Some("out/checkpoint-7")));
+        let memory = MemoryVerdict {
+            verdict: Verdict::Steady,
+            resident_bytes: 10_000_000,
+            peak_bytes: 10_000_000,
+            plan_bytes: 10_000_000,
+            level_since_step: Some(1),
+            growth_bytes_per_step: None,
+            decidable_at_step: None,
+        };
+        let lines = |reason| {
+            let trained = End { memory: Some(memory.clone()), ..ended(reason, Some("out/checkpoint-7")) };
+            end(&trained).into_iter().filter(|line| !line.starts_with("memory: steady")).collect::<Vec<_>>()
+        };
         assert_eq!(lines(EndReason::Finished), [""; 0]);
         assert_eq!(lines(EndReason::EarlyStopping), ["stopped early: the best evaluation was at step 5"]);
         assert_eq!(

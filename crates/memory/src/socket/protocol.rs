@@ -5,7 +5,7 @@
 //! later version may add some.
 
 use crate::steps::Progress;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The version of the messages. It grows when a key changes its meaning or goes away, not when one is added.
 const VERSION: u32 = 1;
@@ -79,17 +79,26 @@ pub(crate) struct LimitNotice {
     /// What to do.
     pub action: LimitAction,
     /// Memory of the process tree, in bytes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub owned: u64,
     /// The limit, in bytes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub limit: u64,
     /// Seconds until the tree is ended.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     pub grace_seconds: f64,
     /// Why, in words.
     #[serde(default)]
     pub reason: String,
+}
+
+/// A number, however a watcher wrote it: an order to save must not be lost for a number that nobody acts on.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(serde_json::Value::deserialize(deserializer)?.as_f64().unwrap_or(0.0))
+}
+
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    number(deserializer).map(|number| number as u64)
 }
 
 /// What a trainer should do about a limit.
@@ -123,6 +132,17 @@ impl SupervisorMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_is_heard_whatever_its_numbers_look_like() {
+        for numbers in [r#""owned":9.5e9,"limit":null"#, r#""grace_seconds":"60""#, r#""limit":-1"#] {
+            let text =
+                format!(r#"{{"event":"memory-limit","action":"checkpoint","reason":"near",{numbers}}}"#);
+            let SupervisorMessage::MemoryLimit(notice) =
+                SupervisorMessage::read(text.as_bytes()).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!((notice.action, notice.reason.as_str()), (LimitAction::Checkpoint, "near"));
+        }
+    }
 
     fn text(bytes: &[u8]) -> &str {
         std::str::from_utf8(bytes).unwrap()

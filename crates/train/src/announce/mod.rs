@@ -34,13 +34,12 @@ struct Inner<'a> {
 pub(crate) struct LastSeen {
     pub step: u64,
     pub checkpoint: Option<PathBuf>,
+    pub best_step: Option<u64>,
 }
 
 /// Work in progress.
 struct Work {
     state: Progress,
-    /// Hundredths of it that were announced.
-    told: u64,
     told_at: Instant,
 }
 
@@ -107,7 +106,10 @@ impl Loading<'_, '_> {
 
 impl Drop for Loading<'_, '_> {
     fn drop(&mut self) {
-        self.announcer.inner().end();
+        // A panic of the observer is on its way: a second one would abort the process.
+        if !std::thread::panicking() {
+            self.announcer.inner().end();
+        }
     }
 }
 
@@ -116,7 +118,10 @@ impl Inner<'_> {
         match &event {
             Event::Step(step) => self.last.step = step.step,
             Event::Resumed(place) | Event::Checkpoint(place) => {
-                self.last = LastSeen { step: place.step, checkpoint: Some(place.path.clone()) };
+                (self.last.step, self.last.checkpoint) = (place.step, Some(place.path.clone()));
+            }
+            Event::Evaluation(evaluation) if evaluation.improved => {
+                self.last.best_step = Some(evaluation.step);
             }
             _ => {}
         }
@@ -134,15 +139,13 @@ impl Inner<'_> {
     fn begin(&mut self, what: &str, unit: ProgressUnit, total: u64) {
         let state = Progress { what: what.to_owned(), unit, done: 0, total, ended: false };
         self.tell(Event::Progress(state.clone()));
-        self.work = Some(Work { state, told: 0, told_at: Instant::now() });
+        self.work = Some(Work { state, told_at: Instant::now() });
     }
 
     fn advance(&mut self, advance: impl FnOnce(&mut Progress)) {
         let Some(work) = &mut self.work else { return };
         advance(&mut work.state);
-        let hundredths = 100 * work.state.done / work.state.total.max(1);
-        if hundredths > work.told && work.told_at.elapsed() >= SELDOM {
-            work.told = hundredths;
+        if work.told_at.elapsed() >= SELDOM {
             work.told_at = Instant::now();
             let event = Event::Progress(work.state.clone());
             self.tell(event);

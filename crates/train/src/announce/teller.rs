@@ -81,6 +81,7 @@ impl Callback for Teller<'_, '_> {
             loss: value("eval_loss"),
             token_accuracy: value("eval_token_accuracy"),
             seconds: value("eval_runtime"),
+            rows_per_second: value("eval_samples_per_second"),
             improved,
         }));
         Ok(())

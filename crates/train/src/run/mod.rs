@@ -45,6 +45,9 @@ use std::{collections::BTreeMap, time::Instant};
 
 /// Trains, or continues training, until all steps are taken, a limit is near, or `cancel` asks for the end.
 /// The observer is called on this thread; the last event is always [`Event::End`].
+///
+/// A cancel is heard before and after each long piece of work at the start (fetching, the survey, loading), after
+/// each step, and after each batch of an evaluation. A supervisor that `MODEL_GARDEN_SOCKET` names is told the steps.
 pub fn train(
     config: &RunConfig,
     observer: &mut dyn Observer,
@@ -64,9 +67,12 @@ fn run(
     cancel: &Cancel,
     lock: &mut Option<FolderLock>,
 ) -> Result<RunReport, RunError> {
+    let output = &config.output_dir;
+    if cancel.is_cancelled() {
+        return RunReport::cancelled_early(output, None);
+    }
     let base = model_folder(&config.base_model, announcer)?;
     output::check(config, &base)?;
-    let output = &config.output_dir;
     *lock = Some(FolderLock::take(output)?);
     let store = CheckpointStore::open(output)?;
     let identity = RunIdentity::of(config, &base)?;
@@ -84,11 +90,11 @@ fn run(
     announcer.tell(Event::RowsSurveyed(Box::new(data.describe())));
     data.warning().into_iter().for_each(|warning| announcer.note(Topic::SharedRows, warning));
     if cancel.is_cancelled() {
-        return Ok(RunReport::cancelled_early(output, checkpoint));
+        return RunReport::cancelled_early(output, checkpoint);
     }
     let mut model = run.load(&folder, &data)?;
     if cancel.is_cancelled() {
-        return Ok(RunReport::cancelled_early(output, checkpoint));
+        return RunReport::cancelled_early(output, checkpoint);
     }
     let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref(), cancel)?;
     run.finish(&model, &data, &base, &outcome, &memory)?;
@@ -169,9 +175,10 @@ impl Run<'_, '_> {
         // The monitor comes first: the other callbacks see what it adds to a log entry.
         let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
         callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
-        callbacks.push(&mut cancel);
         callbacks.push(&mut loggers);
         callbacks.push(&mut teller);
+        // An observer that cancels on an event ends the run right after it.
+        callbacks.push(&mut cancel);
         let rows = TrainingData { training: &mut data.training, evaluation: data.evaluation.as_mut() };
         let mut trainer = Trainer::new(model, rows, settings, schedule, self.store.clone(), callbacks);
         trainer.carry(SETTINGS_FILE, self.identity.to_bytes());

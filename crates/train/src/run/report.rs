@@ -62,9 +62,11 @@ impl RunReport {
     }
 
     /// A run that was cancelled before its first step.
-    pub(super) fn cancelled_early(output: &Path, checkpoint: Option<Checkpoint>) -> Self {
-        let checkpoint = checkpoint.map(|checkpoint| checkpoint.path);
-        Self::without_training(EndReason::Cancelled, output, checkpoint)
+    pub(super) fn cancelled_early(output: &Path, from: Option<Checkpoint>) -> Result<Self, RunError> {
+        let state = |from: &Checkpoint| TrainerState::load(&from.path).map_err(RunError::io(&from.path));
+        let state = from.as_ref().map(state).transpose()?.unwrap_or_default();
+        let checkpoint = from.map(|checkpoint| checkpoint.path);
+        Ok(Self { state, ..Self::without_training(EndReason::Cancelled, output, checkpoint) })
     }
 
     fn without_training(reason: EndReason, output: &Path, checkpoint: Option<PathBuf>) -> Self {
@@ -89,7 +91,7 @@ pub(super) fn end(result: &Result<RunReport, RunError>, last: LastSeen) -> event
             message: Some(error.to_string()),
             step: last.step,
             checkpoint: last.checkpoint,
-            best_step: None,
+            best_step: last.best_step,
             memory: None,
         },
     }

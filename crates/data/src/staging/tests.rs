@@ -142,3 +142,16 @@ fn only_metadata_and_splits_are_taken_for_rows_among_the_csv_files_of_a_folder()
     }
     assert!(is_text(Path::new("results.csv")), "named by itself it is");
 }
+
+#[test]
+fn what_another_process_is_writing_is_left_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut living =
+        garden_files::PartialFile::create(&folder.path().join(format!("{:016x}-1-a.rows", 7))).unwrap();
+    std::io::Write::write_all(&mut living, b"rows").unwrap();
+    let older = folder.path().join(format!("{:016x}-0-a.rows", 7));
+    std::fs::write(&older, "older").unwrap();
+    remove_older(folder.path(), 7);
+    assert!(!older.exists());
+    living.keep().expect("it was not taken away");
+}

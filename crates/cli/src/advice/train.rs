@@ -127,12 +127,15 @@ fn with_changed_flags(error: &ResumeError) -> Option<String> {
 fn with_resume_flags(error: &ResumeError) -> Option<String> {
     let text = error.to_string().replace("another output folder", "another --output-dir");
     match error {
-        ResumeError::WouldMix { .. } => {
-            Some(text.replace(", and the run is not to resume from any", " and --resume is never"))
-        }
-        ResumeError::NoneUsable(_) => {
-            Some(text.replace("name the checkpoint to resume from", "name a checkpoint with --resume"))
-        }
+        ResumeError::WouldMix { dir, step } => Some(format!(
+            "{} holds checkpoints (the newest is of step {step}) and --resume is never: choose another --output-dir, or \
+             remove them",
+            dir.display()
+        )),
+        ResumeError::NoneUsable(skipped) => Some(format!(
+            "no checkpoint can be used ({skipped} skipped): remove what is there to start anew, choose another \
+             --output-dir, or name a checkpoint with --resume"
+        )),
         ResumeError::Newer { .. } | ResumeError::AnotherBase { .. } => Some(text),
         ResumeError::WouldDiverge { path, .. } => Some(format!(
             "{text}. Lower --learning-rate or add --warmup-steps; --resume {} goes on nevertheless",

@@ -253,3 +253,20 @@ fn the_hub_is_asked_where_hf_endpoint_says_with_the_token_which_no_message_shows
     assert!(request.contains("/api/datasets/garden/private"), "{request}");
     assert!(request.to_lowercase().contains("authorization: bearer hf_secret"), "{request}");
 }
+
+#[test]
+fn a_row_is_told_by_its_first_bad_image_and_programs_are_told_the_flag_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("broken.png"), "no image").unwrap();
+    let row =
+        |images: &str| format!(r#"{{"images": [{images}], "question": "What is it?", "answer": "A cat."}}"#);
+    let rows = [row(r#""broken.png", "gone.png""#), row(r#""gone.png", "broken.png""#)].join("\n");
+    fs::write(folder.path().join("rows.jsonl"), rows).unwrap();
+    let checked = run(folder.path(), &["dataset", "check", "rows.jsonl", "--format", "json"]);
+    assert_eq!(checked.code, Some(1), "{}", checked.errors);
+    let report = json(&checked);
+    let told: Vec<&str> =
+        report["bad"]["rows"].as_array().unwrap().iter().map(|row| row.as_str().unwrap()).collect();
+    assert!(told[0].contains("row 1: image 1: "), "{told:?}");
+    assert!(told[1].contains("gone.png") && told[1].contains("--image-root"), "{told:?}");
+}

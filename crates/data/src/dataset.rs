@@ -418,9 +418,19 @@ impl RowReader {
         }
     }
 
-    /// The encoded bytes of all images of a row, in order.
-    pub(crate) fn images<'a>(&self, number: u64, row: &'a Row) -> Result<Vec<Cow<'a, [u8]>>, DataError> {
-        row.conversation.images().map(|image| self.image_bytes(number, image)).collect()
+    /// Reads the encoded images of a row one after another and shows each to `visit`, with its place in the row. The
+    /// first that is missing or that `visit` refuses ends it: what comes after is not read.
+    pub(crate) fn for_each_image<'a>(
+        &self,
+        number: u64,
+        row: &'a Row,
+        mut visit: impl FnMut(usize, Cow<'a, [u8]>) -> Result<(), BadRow>,
+    ) -> Result<(), DataError> {
+        for (index, image) in row.conversation.images().enumerate() {
+            let bytes = self.image_bytes(number, image)?;
+            visit(index, bytes).map_err(|reason| DataError::Row { row: row.id.clone(), reason })?;
+        }
+        Ok(())
     }
 
     /// The encoded bytes of an image of a row.

@@ -6,7 +6,7 @@
 use crate::{
     batch::Sample,
     dataset::{Dataset, Row, RowReader},
-    error::DataError,
+    error::{BadRow, DataError},
     processor::ImageWorkspace,
     recipe::{LeftOut, Recipe},
     row::RowId,
@@ -37,10 +37,16 @@ impl Preparer {
     /// Prepares a row; patches go to the given buffer, which must be empty.
     pub fn prepare(&mut self, number: u64, mut patches: Vec<u8>) -> Result<Prepared, DataError> {
         let row = self.reader.read(number)?;
-        let images = self.reader.images(number, &row)?;
         let Row { id, conversation, .. } = &row;
         let bad = |reason| DataError::Row { row: id.clone(), reason };
-        let encoded = self.recipe.encode(conversation, &images).map_err(bad)?;
+        let (mut images, mut headers) = (Vec::new(), Vec::new());
+        self.reader.for_each_image(number, &row, |index, bytes| {
+            let header = self.recipe.processor.header(&bytes);
+            headers.push(header.map_err(|error| BadRow::image(index, error))?);
+            images.push(bytes);
+            Ok(())
+        })?;
+        let encoded = self.recipe.encode(conversation, headers).map_err(bad)?;
         if let Some(why) = encoded.left_out {
             return Ok(Prepared::LeftOut(id.clone(), why));
         }

@@ -1,7 +1,7 @@
 //! The one path from a conversation to image grids, token ids and labels.
 //!
 //! A [`Recipe`] holds a model's processor and encoder and what its tokens are for. The loader, the survey and
-//! generation all call [`Recipe::encode`]. It reads only the headers of images, since a header tells how many
+//! generation all call [`Recipe::encode`]. It needs only the headers of images, since a header tells how many
 //! tokens its image takes; [`Recipe::append_patches`] decodes the pixels afterwards, for rows that are kept.
 
 use crate::{
@@ -88,13 +88,12 @@ impl Recipe {
         Ok(Self { processor, encoder: Arc::new(Encoder::from_dir(folder)?), purpose })
     }
 
-    /// Encodes a conversation whose images, in order, have these encoded bytes. No pixel is decoded.
-    pub fn encode<B: AsRef<[u8]>>(
+    /// Encodes a conversation whose images, in order, have these headers.
+    pub fn encode(
         &self,
         conversation: &Conversation,
-        images: &[B],
+        images: Vec<ImageHeader>,
     ) -> Result<EncodedRow, BadRow> {
-        let images = self.processor.headers(images)?;
         let counts: Vec<usize> = images.iter().map(|image| image.tokens).collect();
         let tokens = match self.purpose {
             Purpose::Learn { train_on, .. } => self.encoder.encode(conversation, &counts, train_on),

@@ -187,13 +187,14 @@ fn ids_and_labels_are_hfs() {
         };
         let images: Vec<Vec<u8>> = row.images().map(bytes).collect();
         let EncodedRow { images: headers, tokens: encoded, .. } =
-            learn.encode(&row, &images).expect("encodes");
+            learn.encode(&row, learn.processor.headers(&images).expect("headers")).expect("encodes");
         let grids: Vec<_> = headers.iter().map(|image| [1, image.grid.rows, image.grid.columns]).collect();
         assert_eq!(grids, golden.grids);
         assert_eq!(encoded.ids, golden.ids, "{row:?}");
         assert_eq!(positions(&encoded.trained), golden.assistant, "labels of {row:?}");
         assert_eq!(encoded.images.iter().cloned().flatten().collect::<Vec<_>>(), golden.image_positions);
-        let prompt = answer.encode(&row, &images).expect("encodes").tokens;
+        let prompt =
+            answer.encode(&row, answer.processor.headers(&images).expect("headers")).expect("encodes").tokens;
         assert_eq!(prompt.ids, golden.prompt_ids, "prompt of {row:?}");
         assert!(positions(&prompt.trained).is_empty());
     }

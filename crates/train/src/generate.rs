@@ -195,7 +195,8 @@ impl Interpreter {
     ) -> Result<Prompt, GenerateError> {
         let Sampling { max_tokens, temperature, seed } = sampling;
         let sampler = Sampler::new(temperature, self.penalty, seed)?;
-        let encoded = self.recipe.encode(asked, images).map_err(GenerateError::Question)?;
+        let headers = self.recipe.processor.headers(images).map_err(GenerateError::Question)?;
+        let encoded = self.recipe.encode(asked, headers).map_err(GenerateError::Question)?;
         let mut patches = Vec::new();
         let decoded = self.recipe.append_patches(&encoded, images, &mut self.work, &mut patches);
         decoded.map_err(GenerateError::Question)?;

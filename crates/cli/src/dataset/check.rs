@@ -2,15 +2,15 @@
 
 use super::flags::{SourceFlags, cores};
 use crate::{
-    advice::data::about_line,
+    advice::data::{about_line, about_row},
     exit,
     flags::PixelFlags,
     progress::{Bars, Format},
 };
 use anyhow::{Context, Result};
 use garden_data::{
-    Dataset, DecodeLimits, Measure, Processor, ProcessorConfig, Purpose, Recipe, SurveyOptions, SurveyReport,
-    TrainOn, survey,
+    Dataset, DecodeLimits, Measure, Processor, ProcessorConfig, Purpose, Recipe, RowError, SurveyOptions,
+    SurveyReport, TrainOn, survey,
 };
 use garden_train::ModelFolder;
 use std::{
@@ -80,9 +80,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             Some(advice) => println!("{}; {advice}", line.text),
             None => println!("{}", line.text),
         }),
-        Format::Json => println!("{:#}", report.to_json()),
+        Format::Json => println!("{:#}", json(&report)),
     }
     Ok(if survey.bad > 0 { ExitCode::from(exit::NEGATIVE) } else { ExitCode::SUCCESS })
+}
+
+/// The report for programs, which are told what helps about a bad row as people are.
+fn json(report: &SurveyReport<'_>) -> serde_json::Value {
+    let mut json = report.to_json();
+    let told = |row: &RowError| match about_row(&row.reason) {
+        Some(advice) => format!("{row}; {advice}"),
+        None => row.to_string(),
+    };
+    json["bad"]["rows"] = report.survey.bad_rows.iter().map(told).collect();
+    json
 }
 
 fn recipe(args: &Args, folder: &Path) -> Result<Recipe> {

@@ -91,7 +91,7 @@ impl Processor {
     }
 
     /// The headers of the images of one row; the error names the image that it is about.
-    pub(crate) fn headers<B: AsRef<[u8]>>(&self, images: &[B]) -> Result<Vec<ImageHeader>, BadRow> {
+    pub fn headers<B: AsRef<[u8]>>(&self, images: &[B]) -> Result<Vec<ImageHeader>, BadRow> {
         let header = |(index, image): (usize, &B)| {
             self.header(image.as_ref()).map_err(|error| BadRow::image(index, error))
         };

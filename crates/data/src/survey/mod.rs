@@ -9,13 +9,13 @@ mod report;
 pub use report::{SurveyLine, SurveyReport, SurveyTopic};
 
 use crate::{
-    dataset::{Dataset, RowReader},
+    dataset::{Dataset, Row, RowReader},
     error::{BadRow, DataError, RowError},
     image,
     prefetch::{Prefetch, Weight},
     processor::{ImageHeader, Processor},
     progress::{Progress, ProgressUnit},
-    recipe::{LeftOut, Recipe},
+    recipe::{EncodedRow, LeftOut, Recipe},
     row::RowId,
     shape::Shape,
     share::RowShare,
@@ -334,39 +334,45 @@ impl Examiner {
 
     fn examine(&mut self, number: u64) -> Result<Facts, DataError> {
         let row = self.reader.read(number)?;
-        let images = self.reader.images(number, &row)?;
-        let bad = |reason| DataError::Row { row: row.id.clone(), reason };
-        let mut facts = Facts {
-            shape: row.shape,
-            images: Vec::new(),
-            tokens: None,
-            left_out: None,
-            ignored: row.ignored.clone(),
+        let images = self.headers(number, &row)?;
+        let Some(recipe) = self.options.measure.recipe() else {
+            return Ok(Facts {
+                shape: row.shape,
+                images,
+                tokens: None,
+                left_out: None,
+                ignored: row.ignored,
+            });
         };
-        match &self.options.measure {
-            Measure::Images(processor) => facts.images = processor.headers(&images).map_err(bad)?,
-            Measure::Rows(recipe) => {
-                let encoded = recipe.encode(&row.conversation, &images).map_err(bad)?;
-                facts.tokens = Some((encoded.tokens.ids.len(), encoded.tokens.labels()));
-                facts.left_out = encoded.left_out;
-                facts.images = encoded.images;
+        let bad = |reason| DataError::Row { row: row.id.clone(), reason };
+        let EncodedRow { images, tokens, left_out } =
+            recipe.encode(&row.conversation, images).map_err(bad)?;
+        let tokens = Some((tokens.ids.len(), tokens.labels()));
+        Ok(Facts { shape: row.shape, images, tokens, left_out, ignored: row.ignored })
+    }
+
+    /// The headers of a row's images, each decoded too where that is asked for. One encoded image is held at a time.
+    fn headers(&mut self, number: u64, row: &Row) -> Result<Vec<ImageHeader>, DataError> {
+        let Self { reader, decoder, options } = self;
+        let processor = options.measure.processor();
+        let mut headers = Vec::new();
+        reader.for_each_image(number, row, |index, bytes| {
+            let bad = |error| BadRow::image(index, error);
+            headers.push(processor.header(&bytes).map_err(bad)?);
+            if options.decode {
+                decoder.decode(&bytes, processor.limits()).map_err(bad)?;
             }
-        }
-        if self.options.decode {
-            let limits = self.options.measure.processor().limits();
-            for (index, bytes) in images.iter().enumerate() {
-                self.decoder.decode(bytes, limits).map_err(|error| bad(BadRow::image(index, error)))?;
-            }
-        }
-        Ok(facts)
+            Ok(())
+        })?;
+        Ok(headers)
     }
 
     /// A row as the model will read it.
     fn sample(&mut self, number: u64) -> Result<Option<SampleRow>, DataError> {
-        let Some(recipe) = self.options.measure.recipe() else { return Ok(None) };
         let row = self.reader.read(number)?;
-        let images = self.reader.images(number, &row)?;
-        let shown = recipe.encode(&row.conversation, &images).and_then(|encoded| {
+        let images = self.headers(number, &row)?;
+        let Some(recipe) = self.options.measure.recipe() else { return Ok(None) };
+        let shown = recipe.encode(&row.conversation, images).and_then(|encoded| {
             let runs = recipe.encoder.runs(&encoded.tokens).map_err(BadRow::Text)?;
             Ok((encoded.tokens, runs))
         });

@@ -1,6 +1,6 @@
 //! Speed of every operation on the shapes of a 0.43-billion-parameter model with two images of 336 x 336 and
 //! 274 tokens each. Prints GB/s of memory touched or GFLOP/s; RAYON_NUM_THREADS sets the threads.
-use garden_engine::ops::attention::{self, Heads, Past, Saved, Shape};
+use garden_engine::ops::attention::{self, Heads, PAGE, Pages, Reading, Saved, Shape};
 use garden_engine::ops::linear::{self, Linear, Lora};
 use garden_engine::ops::{Rows, RowsMut, Write, embedding, gelu, loss, norm, rotary, swiglu};
 use garden_engine::product::{Output, Start, multiply};
@@ -183,15 +183,17 @@ fn attention(what: &str, shape: Shape<'_>) {
 
 fn decode(keys: usize) {
     let (heads, kv_heads, head_dim) = (8, 2, 128);
-    let (q, cache) = (values(heads * head_dim), values(keys * 2 * kv_heads * head_dim));
-    let rows = |start: usize| Rows { data: &cache[start..], stride: 2 * kv_heads * head_dim };
-    let mut scratch = vec![0.0; attention::decode_scratch_len(heads, keys)];
-    let mut out = vec![0.0; q.len()];
-    let (k, v) = (rows(0), rows(kv_heads * head_dim));
-    let past = Past { keys: k, values: v, count: keys };
+    let q = values(heads * head_dim);
+    let pages: Vec<u32> = (0..keys.div_ceil(PAGE) as u32).collect();
+    let room = || values(pages.len() * PAGE * kv_heads * head_dim);
+    let (keys_kept, values_kept) = (room(), room());
+    let past = Pages { keys: &keys_kept, values: &values_kept };
+    let reading = Reading { row: 0, count: 1, before: keys - 1, pages: &pages };
+    let (mut out, mut log_sum_exp) = (vec![0.0; q.len()], vec![0.0; heads]);
+    let rows = Rows { data: &q, stride: q.len() };
     let heads = Heads { heads, kv_heads, head_dim };
-    let seconds = best(|| attention::decode(heads, &q, past, &mut out, &mut scratch));
-    print("decode against 2048 keys", seconds, bytes(cache.len()), "GB/s");
+    let seconds = best(|| attention::paged(heads, rows, past, &[reading], &mut out, &mut log_sum_exp));
+    print("decode against 2048 keys", seconds, bytes(2 * keys_kept.len()), "GB/s");
 }
 
 fn head() {

@@ -30,6 +30,17 @@ pub fn return_large_pieces() {
     }
 }
 
+/// Has all threads of the process share one heap. By itself the C allocator makes a heap for each of several threads, and
+/// each keeps what its thread once needed: a server whose work wanders between threads then holds several times as much as
+/// it uses. To be called before the first thread is started; without effect where the allocator has no such call.
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt takes two numbers and sets one of the allocator's own parameters under its lock.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// The system's allocator with a note of what was asked of it: as `#[global_allocator]` of a test or a
 /// measurement.
 #[derive(Debug, Default)]

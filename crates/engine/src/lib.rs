@@ -47,7 +47,7 @@ mod weight;
 
 // Buffers: placed before the first step, and the heap around them.
 pub use arena::{Arena, Layout, Purpose, Slot, Usage};
-pub use heap::{CountingAllocator, return_large_pieces, trim_heap};
+pub use heap::{CountingAllocator, return_large_pieces, share_one_heap, trim_heap};
 
 // Weights: stored in one of five types, owned or mapped.
 pub use nf4::{NF4_BLOCK, NF4_CODES, NF4_NESTED_BLOCK, Nf4, Nf4Scales};
@@ -64,7 +64,8 @@ pub use simd::{Isa, IsaError, vectorised};
 /// Matrix products: sums of `left x right` with weights of any stored type.
 pub mod product {
     pub use crate::products::{
-        Matrix, Output, Right, Start, Term, multiplications, multiply, prepare_threads, scratch_len,
+        Matrix, Output, Right, Start, Term, multiplications, multiply, multiply_rowwise, prepare_threads,
+        scratch_len,
     };
 }
 
@@ -79,7 +80,7 @@ pub mod ops {
     /// Attention within segments of a batch, without a matrix of all scores.
     pub mod attention {
         pub use crate::operations::attention::{
-            Heads, Past, Saved, Shape, backward, decode, decode_scratch_len, forward, prepare_threads,
+            Heads, PAGE, Pages, Reading, Saved, Shape, backward, forward, paged, prepare_threads,
         };
     }
     /// Dropout by a mask that is computed, never stored.

@@ -196,6 +196,16 @@ pub fn multiplications() -> u64 {
 
 /// `out = start + sum of terms`. `scratch` holds at least [`scratch_len`] values and is overwritten.
 pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: &mut [f32]) {
+    multiply_by(true, out, start, terms, scratch);
+}
+
+/// As [`multiply`], and the bits of a row are the same whatever rows are computed with it: the fastest way for
+/// a thin product, which depends on their number, is not taken.
+pub fn multiply_rowwise(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: &mut [f32]) {
+    multiply_by(false, out, start, terms, scratch);
+}
+
+fn multiply_by(fastest: bool, out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: &mut [f32]) {
     let depth = check(&out, &start, terms);
     assert!(scratch.len() >= scratch_len(out.rows, depth), "scratch is too short for the packed left side");
     if out.rows == 0 || out.cols == 0 {
@@ -204,7 +214,8 @@ pub fn multiply(out: Output<'_>, start: Start<'_>, terms: &[Term<'_>], scratch: 
     let multiplications = out.rows.saturating_mul(out.cols).saturating_mul(depth);
     MULTIPLICATIONS.fetch_add(multiplications as u64, Ordering::Relaxed);
     let parallel = multiplications >= PARALLEL_FROM && rayon::current_num_threads() > 1;
-    if let Some((left, right)) = thin(&out, &start, terms, scratch) {
+    let thin = if fastest { thin(&out, &start, terms, scratch) } else { None };
+    if let Some((left, right)) = thin {
         return dispatch(direct::Thin { out, left, right, add: start.accumulate, parallel });
     }
     if depth == 0 {

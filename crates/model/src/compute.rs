@@ -5,10 +5,13 @@
 //! the first step: a step allocates nothing of a tensor's size, and the same batch gives the same bits.
 
 mod batch;
+mod batch_decode;
 mod block;
 mod cache;
 mod decode;
+mod images;
 mod model;
+mod pages;
 mod plan;
 mod session;
 mod slots;
@@ -17,6 +20,7 @@ mod training;
 mod vision;
 
 pub use batch::{BatchError, PackedBatch};
+pub use batch_decode::{BatchDecoder, DecoderRoom, PromptImage, SequenceId, SequenceUse};
 pub use decode::Decoder;
 pub use model::{Model, TrainableTensor};
 pub use plan::{MemoryPlan, PlanError, PlanRequest, trained_shapes};

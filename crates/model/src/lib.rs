@@ -86,8 +86,8 @@ pub use positions::{Grid, PositionError};
 pub use compute::{MemoryPlan, PlanError, PlanRequest, trained_shapes};
 
 // Answers, a token at a time.
-pub use compute::Decoder;
-pub use sample::{SampleError, Sampler};
+pub use compute::{BatchDecoder, Decoder, DecoderRoom, PromptImage, SequenceId, SequenceUse};
+pub use sample::{LogProbabilities, SampleError, Sampler};
 
 /// New models with random weights, in folders that Hugging Face loads as they are.
 pub mod init {

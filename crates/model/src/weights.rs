@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << 20;
 
 /// How the matrices of attention and MLP are to be held; the others (embedding, merger, head) stay as stored
 /// in 4 and 8 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// As the checkpoint has them.
     AsStored,

@@ -7,13 +7,13 @@
 //! the threads do.
 
 mod backward;
-mod decode;
 mod forward;
+mod paged;
 mod tile;
 
 pub use backward::{Saved, backward};
-pub use decode::{Heads, Past, decode, decode_scratch_len};
 pub use forward::forward;
+pub use paged::{Heads, PAGE, Pages, Reading, paged};
 
 use crate::operations::Rows;
 use crate::products::fits;

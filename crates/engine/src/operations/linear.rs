@@ -6,7 +6,9 @@
 //! gradient.
 
 use crate::operations::{Rows, RowsMut};
-use crate::products::{Matrix, Output, Right, Start, Term, multiply, scratch_len as product_scratch};
+use crate::products::{
+    Matrix, Output, Right, Start, Term, multiply, multiply_rowwise, scratch_len as product_scratch,
+};
 use crate::simd::vectorised;
 use crate::weight::{Elements, StoredAs, Weight};
 use rayon::prelude::*;
@@ -170,6 +172,22 @@ impl<'a> Linear<'a> {
 
     /// `narrow = scale x A^T` for `rows` rows; nothing without a pair.
     pub fn project(&self, x: &[f32], rows: usize, narrow: &mut [f32], scratch: &mut [f32]) {
+        self.project_by(multiply, x, rows, narrow, scratch);
+    }
+
+    /// The same, with the same bits for a row whatever rows are computed with it.
+    pub fn project_rowwise(&self, x: &[f32], rows: usize, narrow: &mut [f32], scratch: &mut [f32]) {
+        self.project_by(multiply_rowwise, x, rows, narrow, scratch);
+    }
+
+    fn project_by(
+        &self,
+        multiply: impl FnOnce(Output<'_>, Start<'_>, &[Term<'_>], &mut [f32]),
+        x: &[f32],
+        rows: usize,
+        narrow: &mut [f32],
+        scratch: &mut [f32],
+    ) {
         let Some(lora) = self.lora else { return };
         let left = Matrix::new(x, rows, self.inputs.count);
         let term = Term { left, right: Right::Dense(self.a(lora).t()) };

@@ -199,3 +199,27 @@ fn views_whose_sizes_wrap_are_refused() {
     assert!(refuses(|| Right::WeightRows { weight: &weight, first: usize::MAX, count: 2 }.shape()));
     assert_eq!(scratch_len(usize::MAX, usize::MAX), usize::MAX);
 }
+
+#[test]
+fn rowwise_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it() {
+    // An adapter's narrow product, and the patches of a small image: thin, so that the fastest way would depend on rows.
+    for (n, k) in [(16, 96), (64, 11008), (48, 1000), (320, 588)] {
+        const ROWS: usize = 40;
+        let (x, w) = (wave(ROWS * k, 0.7), wave(n * k, 0.3));
+        let rows = |from: usize, count: usize| {
+            let left = Matrix::new(&x[from * k..][..count * k], count, k);
+            let term = Term { left, right: Right::Dense(Matrix::new(&w, n, k).t()) };
+            let (mut out, mut scratch) = (vec![f32::NAN; count * n], vec![f32::NAN; scratch_len(count, k)]);
+            multiply_rowwise(Output::new(&mut out, count, n), Start::ZERO, &[term], &mut scratch);
+            out.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        let all = rows(0, ROWS);
+        for (from, count) in [(0, 1), (7, 8), (39, 1), (3, 29)] {
+            assert_eq!(
+                rows(from, count),
+                all[from * n..][..count * n],
+                "{n} x {k}: {count} rows from {from}"
+            );
+        }
+    }
+}

@@ -90,8 +90,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     pub(super) fn new(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<Self, BatchError> {
-        check_lengths(config, batch)?;
-        check_ids(config, batch)?;
+        check(config, batch)?;
         let mut prepared = Self::default();
         prepared.place_tokens(config, batch)?;
         prepared.choose_targets(batch);
@@ -136,7 +135,7 @@ impl Prepared {
         }
     }
 
-    fn place_patches(&mut self, config: &ModelConfig, grids: &[Grid]) {
+    pub(super) fn place_patches(&mut self, config: &ModelConfig, grids: &[Grid]) {
         let vision = &config.vision;
         let (merge, unit) = (vision.merge_size, vision.merge_unit());
         let layout: WindowLayout = window_layout(grids, vision.merged_window(), merge);
@@ -159,6 +158,12 @@ impl Prepared {
         }
         self.order = layout.order;
     }
+}
+
+/// Whether lengths and ids of a batch fit each other.
+pub(super) fn check(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {
+    check_lengths(config, batch)?;
+    check_ids(config, batch)
 }
 
 fn check_lengths(config: &ModelConfig, batch: &PackedBatch<'_>) -> Result<(), BatchError> {

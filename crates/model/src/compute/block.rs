@@ -52,6 +52,8 @@ pub(super) struct BlockShape {
     pub qkv_parts: usize,
     /// Whether the pairs drop some of their inputs.
     pub dropout: bool,
+    /// Whether a row's bits must not depend on the rows beside it.
+    pub rowwise: bool,
 }
 
 impl BlockShape {
@@ -69,6 +71,7 @@ impl BlockShape {
             rank: training.rank.vision,
             qkv_parts: 1,
             dropout: training.dropout && training.rank.vision > 0,
+            rowwise: training.rowwise(),
         }
     }
 
@@ -86,6 +89,7 @@ impl BlockShape {
             rank: training.rank.text,
             qkv_parts: 3,
             dropout: training.dropout && training.rank.text > 0,
+            rowwise: training.rowwise(),
         }
     }
 
@@ -151,7 +155,10 @@ impl Pass<'_> {
 
     /// The narrow product of the layer's pair, on what dropout leaves of `x`.
     fn project(&self, projection: &Projection<'_>, x: &[f32], narrow: &mut [f32], room: &mut Room<'_>) {
-        project(projection, self.dropout, x, narrow, room);
+        match self.shape.rowwise {
+            true => project_rowwise(projection, x, narrow, room),
+            false => project(projection, self.dropout, x, narrow, room),
+        }
     }
 
     /// The rows after the block go to `output`. With a past the rows go on after the tokens in it.
@@ -297,7 +304,7 @@ impl Pass<'_> {
         let attention = shape.attention(self.segments);
         match past {
             None => attention::forward(&attention, q, k, v, attended, log_sum_exp),
-            Some(past) => past.attend(&attention, rows, [q, k, v], attended, log_sum_exp),
+            Some(past) => past.attend(&attention, [q, k, v], attended, log_sum_exp),
         }
         let (attended, x) = match self.picked {
             None => (&*attended, x),
@@ -337,6 +344,16 @@ pub(super) fn project(
     let inputs = projection.linear.inputs();
     let x = masked(projection.mask(dropout), x, inputs, room.dropped);
     projection.linear.project(x, x.len() / inputs, narrow, room.packed);
+}
+
+/// The same without dropout, a row's bits whatever rows are beside it.
+pub(super) fn project_rowwise(
+    projection: &Projection<'_>,
+    x: &[f32],
+    narrow: &mut [f32],
+    room: &mut Room<'_>,
+) {
+    projection.linear.project_rowwise(x, x.len() / projection.linear.inputs(), narrow, room.packed);
 }
 
 /// The picked rows of `from`, one after another in `to`.

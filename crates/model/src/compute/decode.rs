@@ -1,54 +1,74 @@
 //! Generates one token after another.
 //!
 //! Takes a prompt of tokens and images, then one chosen token at a time, and gives the logits of the token
-//! after them. The past is kept, so a further token costs one row of every product. Memory is laid out once,
-//! for the longest prompt and the longest answer.
+//! after them. It is a [`BatchDecoder`] with one sequence, so that an answer has the same bits alone and among
+//! others. Memory is laid out once, for the longest prompt and the longest answer.
 
-use super::batch::{BatchError, PackedBatch, Prepared};
-use super::block::BlockShape;
-use super::cache::Cache;
+use super::batch::{BatchError, PackedBatch};
+use super::batch_decode::{BatchDecoder, DecoderRoom, PromptImage, SequenceId};
 use super::model::Model;
-use super::session::{SessionError, Step};
-use super::slots::{Clock, Planned, Shapes, StepSlots, plan};
-use super::training::Training;
-use super::{text, vision};
+use super::session::SessionError;
 use crate::positions::Grid;
-use garden_engine::Arena;
-use garden_engine::in_pool;
 
 /// A model at work on an answer.
 #[derive(Debug)]
 pub struct Decoder {
-    arena: Arena,
-    slots: StepSlots,
-    training: Training,
-    cache: Cache,
-    /// What was laid out for a prompt.
-    shapes: Shapes,
-    /// Tokens that the cache has room for, and those in it.
-    room: usize,
+    batch: BatchDecoder,
+    sequence: Option<SequenceId>,
+    /// What memory was laid out for.
     tokens: usize,
-    /// Position of the next token, on all axes.
-    position: u32,
+    patches: usize,
+    answer: usize,
 }
 
 impl Decoder {
     /// Lays out memory for prompts of up to `tokens` tokens and `patches` patches, and for answers of up to
     /// `answer` tokens.
     pub fn new(model: &Model, tokens: usize, patches: usize, answer: usize) -> Result<Self, SessionError> {
-        let config = model.config();
-        let training =
-            Training { through_vision: false, dropout: false, backward: false, ..model.training() };
-        let shapes = Shapes { tokens, patches, labels: 1 };
-        let Planned { slots, layout } = plan(config, shapes, training, 0);
-        let bytes = layout.bytes();
-        let arena = Arena::new(layout).map_err(|source| SessionError::Memory { bytes, source })?;
-        let room = tokens + answer;
-        let cache = Cache::new(&BlockShape::text(config, training), config.text.layers, room);
-        Ok(Self { arena, slots, training, cache, shapes, room, tokens: 0, position: 0 })
+        let chunk = tokens.min(DecoderRoom::CHUNK);
+        let all = tokens.saturating_add(answer);
+        let room = DecoderRoom { sequences: 1, tokens: all, chunk, patches, image_tokens: 0 };
+        Ok(Self { batch: BatchDecoder::new(model, room)?, sequence: None, tokens, patches, answer })
     }
 
-    /// Forgets what was read, reads a prompt, and gives the logits of the token after it.
+    /// The same for one prompt with these images.
+    pub fn for_images(
+        model: &Model,
+        tokens: usize,
+        images: &[PromptImage],
+        answer: usize,
+    ) -> Result<Self, SessionError> {
+        let largest = images.iter().map(|image| image.grid.iter().product()).max();
+        Self::new(model, tokens, largest.unwrap_or(0), answer)
+    }
+
+    /// Forgets what was read, reads a prompt, and gives the logits of the token after it. It may have several
+    /// images of as many patches as were laid out for.
+    pub fn read(
+        &mut self,
+        model: &Model,
+        ids: &[u32],
+        images: Vec<PromptImage>,
+    ) -> Result<&[f32], SessionError> {
+        if let Some(before) = self.sequence.take() {
+            self.batch.end(before);
+        }
+        self.batch.forget();
+        if ids.len() > self.tokens {
+            let (what, limit, found) = ("tokens", self.tokens, ids.len());
+            return Err(BatchError::TooLarge { what, limit, found }.into());
+        }
+        let answer = self.tokens + self.answer - ids.len();
+        let Some(id) = self.batch.begin(model, ids.to_vec(), images, answer)? else {
+            // All of it is free: nothing else was begun.
+            return Err(BatchError::Segments.into());
+        };
+        self.sequence = Some(id);
+        while self.batch.read(model, id)?.is_none() {}
+        Ok(self.batch.logits(model))
+    }
+
+    /// The same with the patches of all images together, of which there may be no more than were laid out for.
     pub fn prompt(
         &mut self,
         model: &Model,
@@ -56,67 +76,34 @@ impl Decoder {
         patches: &[u8],
         grids: &[Grid],
     ) -> Result<&[f32], SessionError> {
-        let batch =
-            PackedBatch { ids, labels: &vec![-100; ids.len()], segments: &[0, ids.len()], patches, grids };
-        let mut prepared = Prepared::new(model.config(), &batch)?;
-        let last = ids.len().checked_sub(1).ok_or(BatchError::Segments)?;
-        prepared.predicting = vec![last];
-        self.cache.clear();
-        self.tokens = 0;
-        let positions = prepared.positions.iter().flatten();
-        self.position = positions.max().map_or(0, |position| position + 1);
-        self.read(model, &batch, &prepared)
+        let found = patches.len() / model.config().vision.patch_bytes().max(1);
+        if ids.len() <= self.tokens && found > self.patches {
+            return Err(BatchError::TooLarge { what: "patches", limit: self.patches, found }.into());
+        }
+        self.read(model, ids, split(model, ids, patches, grids)?)
     }
 
     /// Reads one more token, and gives the logits of the token after it.
     pub fn next(&mut self, model: &Model, token: u32) -> Result<&[f32], SessionError> {
-        let batch =
-            PackedBatch { ids: &[token], labels: &[-100], segments: &[0, 1], patches: &[], grids: &[] };
-        let axis = || vec![self.position];
-        let prepared =
-            Prepared { positions: [axis(), axis(), axis()], predicting: vec![0], ..Prepared::default() };
-        self.position += 1;
-        self.read(model, &batch, &prepared)
+        let id = self.sequence.ok_or(BatchError::Segments)?;
+        self.batch.next(model, &[(id, token)])
     }
+}
 
-    fn read(
-        &mut self,
-        model: &Model,
-        batch: &PackedBatch<'_>,
-        prepared: &Prepared,
-    ) -> Result<&[f32], SessionError> {
-        in_pool(|| self.read_in_pool(model, batch, prepared))
-    }
-
-    fn read_in_pool(
-        &mut self,
-        model: &Model,
-        batch: &PackedBatch<'_>,
-        prepared: &Prepared,
-    ) -> Result<&[f32], SessionError> {
-        let tokens = self.tokens + batch.ids.len();
-        let counts = [
-            ("tokens", self.shapes.tokens, batch.ids.len()),
-            ("patches", self.shapes.patches, prepared.patches()),
-            ("tokens", self.room, tokens),
-        ];
-        if let Some((what, limit, found)) = counts.into_iter().find(|(_, limit, found)| found > limit) {
-            return Err(BatchError::TooLarge { what, limit, found }.into());
-        }
-        self.tokens = tokens;
-        let config = model.config();
-        let step = Step {
-            model,
-            slots: &self.slots,
-            clock: Clock::of(config),
-            training: self.training,
-            prepared,
-            segments: batch.segments,
-            rows: batch.ids.len(),
-            dropout: None,
-        };
-        vision::forward(&step, &mut self.arena, batch.patches, &mut |_, _| {});
-        text::forward(&step, &mut self.arena, batch, Some(&mut self.cache), &mut |_, _| {})?;
-        Ok(text::logits(&step, &mut self.arena))
-    }
+/// The patches of all images, image by image.
+fn split(model: &Model, ids: &[u32], patches: &[u8], grids: &[Grid]) -> Result<Vec<PromptImage>, BatchError> {
+    let labels = vec![-100; ids.len()];
+    let segments = [0, ids.len()];
+    super::batch::check(
+        model.config(),
+        &PackedBatch { ids, labels: &labels, segments: &segments, patches, grids },
+    )?;
+    let bytes = model.config().vision.patch_bytes();
+    let mut rest = patches;
+    let image = |grid: &Grid| {
+        let (own, others) = rest.split_at(grid.iter().product::<usize>() * bytes);
+        rest = others;
+        PromptImage { patches: own.to_vec(), grid: *grid }
+    };
+    Ok(grids.iter().map(image).collect())
 }

@@ -103,7 +103,7 @@ pub(super) struct Step<'a> {
 
 /// Lets every thread allocate what it computes with, before the first step rather than in the first one that
 /// it gets work in.
-fn prepare_threads(model: &Model) {
+pub(super) fn prepare_threads(model: &Model) {
     let (config, training) = (model.config(), model.training());
     for shape in [BlockShape::vision(config, training), BlockShape::text(config, training)] {
         attention::prepare_threads(&shape.attention(&[]));
@@ -196,7 +196,7 @@ impl Session {
         };
         let arena = &mut self.arena;
         vision::forward(&step, arena, batch.patches, watch);
-        text::forward(&step, arena, batch, None, watch)?;
+        text::forward(&step, arena, batch, watch)?;
         let gradients = backward.map(|backward| (&mut self.gradients, backward.scale));
         let totals = text::head(&step, arena, gradients, watch)?;
         if backward.is_some() {

@@ -477,11 +477,11 @@ fn rest(
     }
 }
 
-/// What the head needs: for a loss the logits of a slice, for generation all those of one row.
+/// What the head needs: for a loss the logits of a slice, for generation all those of every row.
 fn head_scratch(config: &ModelConfig, shapes: Shapes, training: Training) -> usize {
     let (width, vocabulary) = (config.text.hidden_size, config.text.vocab_size);
     match training.backward {
         true => loss::scratch_len(shapes.labels, width, vocabulary),
-        false => vocabulary + product::scratch_len(1, width),
+        false => shapes.labels * vocabulary + product::scratch_len(shapes.labels, width),
     }
 }

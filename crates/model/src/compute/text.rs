@@ -7,49 +7,92 @@
 
 use super::batch::PackedBatch;
 use super::block::{BlockShape, Pass};
-use super::cache::Cache;
+use super::cache::{Cache, Past};
 use super::model::Gradients;
 use super::session::{Observer, SessionError, Stage, Step};
-use garden_engine::Arena;
+use garden_engine::ops::attention::Reading;
 use garden_engine::ops::loss::{self, Totals};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Write, embedding, norm};
 use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
+use garden_engine::{Arena, Slot};
 
 /// From token ids to the output of the last layer.
 pub(super) fn forward(
     step: &Step<'_>,
     arena: &mut Arena,
     batch: &PackedBatch<'_>,
-    mut cache: Option<&mut Cache>,
     watch: &mut Observer<'_>,
 ) -> Result<(), SessionError> {
-    let (model, slots, clock) = (step.model, step.slots, step.clock);
-    let (text, rows) = (&model.config().text, batch.ids.len());
-    let width = text.hidden_size;
-    arena.reach(clock.embedding());
-    let input = slots.text.blocks.first().map_or(slots.text.output, |block| block.input);
-    let [x, merged, cos, sin] = arena.get([input, slots.merged, slots.text.cos, slots.text.sin]);
-    let x = &mut x[..rows * width];
-    embedding::forward(&model.weights().text.embedding, batch.ids, x)?;
+    let width = step.model.config().text.hidden_size;
+    let [x, merged] = embed(step, arena, batch.ids)?;
     for (window_place, &token) in step.prepared.order.iter().enumerate() {
         let row = step.prepared.image_rows[token as usize];
         x[row * width..][..width].copy_from_slice(&merged[window_place * width..][..width]);
     }
+    layers(step, arena, watch);
+    Ok(())
+}
+
+/// Rows of an image that new tokens show.
+pub(super) struct Shown<'a> {
+    /// The row of the first of these tokens.
+    pub row: usize,
+    pub rows: &'a [f32],
+}
+
+/// The same for new tokens of sequences whose past is kept.
+pub(super) fn read(
+    step: &Step<'_>,
+    arena: &mut Arena,
+    ids: &[u32],
+    images: &[Shown<'_>],
+    cache: &mut Cache,
+    readings: &[Reading<'_>],
+) -> Result<(), SessionError> {
+    let width = step.model.config().text.hidden_size;
+    let [x, _] = embed(step, arena, ids)?;
+    for shown in images {
+        x[shown.row * width..][..shown.rows.len()].copy_from_slice(shown.rows);
+    }
+    for layer in 0..step.clock.layers {
+        one_layer(step, arena, layer, Some(cache.layer(layer, readings)));
+    }
+    Ok(())
+}
+
+/// Embeds the tokens and fills the table of angles; gives the embedded rows and the merged ones of the images.
+fn embed<'a>(step: &Step<'_>, arena: &'a mut Arena, ids: &[u32]) -> Result<[&'a mut [f32]; 2], SessionError> {
+    let (model, slots, clock) = (step.model, step.slots, step.clock);
+    let (text, rows) = (&model.config().text, ids.len());
+    arena.reach(clock.embedding());
+    let input = slots.text.blocks.first().map_or(slots.text.output, |block| block.input);
+    let [x, merged, cos, sin] = arena.get([input, slots.merged, slots.text.cos, slots.text.sin]);
+    let x = &mut x[..rows * text.hidden_size];
+    embedding::forward(&model.weights().text.embedding, ids, x)?;
     let frequencies = Frequencies::sections(&text.mrope_section, text.rope_theta);
     let table = rows * frequencies.half();
     let axes = step.prepared.positions.each_ref().map(|axis| axis.as_slice());
     frequencies.fill(&axes, &mut cos[..table], &mut sin[..table]);
-    for index in 0..text.layers {
-        let block = &slots.text.blocks[index];
-        let next = slots.text.blocks.get(index + 1).map_or(slots.text.output, |next| next.input);
-        let past = cache.as_deref_mut().map(|cache| cache.layer(index));
-        let pass = pass(step, index, clock.text_forward(index));
-        pass.forward(arena, block, next, past);
+    Ok([x, merged])
+}
+
+fn layers(step: &Step<'_>, arena: &mut Arena, watch: &mut Observer<'_>) {
+    let width = step.model.config().text.hidden_size;
+    for index in 0..step.clock.layers {
+        let (rows, next) = one_layer(step, arena, index, None);
         let [out] = arena.get([next]);
-        watch(Stage::TextLayer(index), &out[..pass.rows_after() * width]);
+        watch(Stage::TextLayer(index), &out[..rows * width]);
     }
-    Ok(())
+}
+
+/// Gives the rows after the layer, and where they are.
+fn one_layer(step: &Step<'_>, arena: &mut Arena, index: usize, past: Option<Past<'_>>) -> (usize, Slot) {
+    let blocks = &step.slots.text.blocks;
+    let next = blocks.get(index + 1).map_or(step.slots.text.output, |next| next.input);
+    let pass = pass(step, index, step.clock.text_forward(index));
+    pass.forward(arena, &blocks[index], next, past);
+    (pass.rows_after(), next)
 }
 
 fn pass<'a>(step: &'a Step<'_>, index: usize, moment: usize) -> Pass<'a> {
@@ -107,20 +150,20 @@ pub(super) fn head(
     Ok(totals)
 }
 
-/// The logits of every token of the vocabulary after the one predicting row.
+/// The logits of every token of the vocabulary after each predicting row.
 pub(super) fn logits<'a>(step: &Step<'_>, arena: &'a mut Arena) -> &'a [f32] {
     let slots = step.slots;
     let (head, _) = step.model.head();
-    let width = head.cols();
+    let (width, rows) = (head.cols(), step.prepared.predicting.len());
     arena.reach(step.clock.head());
     let [x, normed, inverse, scratch] =
         arena.get([slots.text.output, slots.head_normed, slots.head_inverse, slots.head_scratch]);
-    let (x, normed) = (&x[..width], &mut normed[..width]);
+    let (x, normed) = (&x[..rows * width], &mut normed[..rows * width]);
     let epsilon = step.model.config().text.norm_epsilon;
-    norm::forward(x, &step.model.weights().text.norm, epsilon, normed, &mut inverse[..1]);
-    let (logits, packed) = scratch.split_at_mut(head.rows());
-    let term = Term { left: Matrix::new(normed, 1, width), right: Right::WeightT(head) };
-    multiply(Output::new(logits, 1, head.rows()), Start::ZERO, &[term], packed);
+    norm::forward(x, &step.model.weights().text.norm, epsilon, normed, &mut inverse[..rows]);
+    let (logits, packed) = scratch.split_at_mut(rows * head.rows());
+    let term = Term { left: Matrix::new(normed, rows, width), right: Right::WeightT(head) };
+    multiply(Output::new(logits, rows, head.rows()), Start::ZERO, &[term], packed);
     logits
 }
 

@@ -94,6 +94,12 @@ impl Training {
         self.dropout && self.merger_rank > 0
     }
 
+    /// Whether a row's bits must not depend on the rows beside it: an answer does not change with what else is
+    /// asked.
+    pub fn rowwise(&self) -> bool {
+        !self.backward
+    }
+
     /// Blocks of the vision tower and layers of the language model that backward visits.
     pub fn visited(&self, config: &ModelConfig) -> PerTower<usize> {
         match self.backward {

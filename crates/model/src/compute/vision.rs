@@ -5,15 +5,15 @@
 //! start, so that windows and images are runs of rows; the merged rows are put back in their own order at the
 //! end.
 
-use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project};
-use super::model::{Gradients, Model};
+use super::block::{BlockShape, Pass, Room, Trained, input_gradient, project, project_rowwise};
+use super::model::{Gradients, Model, Projection};
 use super::session::{Observer, Stage, Step};
 use crate::config::{CHANNEL_DEVIATION, CHANNEL_MEAN};
 use garden_engine::Arena;
 use garden_engine::ops::linear::{Input, backward_matrix};
 use garden_engine::ops::rotary::Frequencies;
 use garden_engine::ops::{Rows, RowsMut, Write, gelu, norm};
-use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply};
+use garden_engine::product::{Matrix, Output, Right, Start, Term, multiply, multiply_rowwise};
 use rayon::prelude::*;
 
 /// Forward over the whole tower; the merged rows end up in `slots.merged`, in window order.
@@ -89,6 +89,7 @@ fn embed_patches(step: &Step<'_>, arena: &mut Arena, bytes: &[u8]) {
     let kernel = Matrix::new(&folded[..width * compact], width, compact);
     let left = Matrix::new(patches, rows, compact);
     let term = Term { left, right: Right::Dense(kernel.t()) };
+    let multiply = if step.training.rowwise() { multiply_rowwise } else { multiply };
     multiply(Output::new(input, rows, width), Start::ZERO, &[term], scratch);
 }
 
@@ -135,12 +136,19 @@ fn merge(step: &Step<'_>, arena: &mut Arena) {
     let len = merged * step.training.merger_rank;
     let (of_first, of_second) = narrow[..2 * len].split_at_mut(len);
     let room = &mut Room { dropped, packed };
-    project(&first, step.dropout, &normed[..wide], of_first, room);
+    let project = |layer: &Projection<'_>, x: &[f32], narrow: &mut [f32], room: &mut Room<'_>| match step
+        .training
+        .rowwise()
+    {
+        true => project_rowwise(layer, x, narrow, room),
+        false => project(layer, step.dropout, x, narrow, room),
+    };
+    project(&first, &normed[..wide], of_first, room);
     let input = Input { x: &normed[..wide], narrow: of_first, rows: merged };
     first.linear.forward(input, RowsMut { data: &mut *inner, stride: joined }, None, room.packed);
     let activated = &mut activated[..merged * joined];
     gelu::forward(&inner[..merged * joined], activated);
-    project(&second, step.dropout, activated, of_second, room);
+    project(&second, activated, of_second, room);
     let input = Input { x: activated, narrow: of_second, rows: merged };
     let out = RowsMut { data: out, stride: config.text.hidden_size };
     second.linear.forward(input, out, None, room.packed);

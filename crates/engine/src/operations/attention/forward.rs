@@ -40,13 +40,29 @@ pub fn forward(
             let rows = shape.group() * count;
             tile::with_scratch(scratch_len(rows, count, width), |scratch| {
                 let tiles = Tiles::new(scratch, rows, count, width);
-                dispatch(Pass { shape, q, k, v, out, log_sum_exp, kv_head, start, len, first, count, tiles });
+                let (row, pages) = (start + first, None);
+                dispatch(Pass {
+                    shape,
+                    q,
+                    k,
+                    v,
+                    out,
+                    log_sum_exp,
+                    kv_head,
+                    start,
+                    row,
+                    pages,
+                    len,
+                    first,
+                    count,
+                    tiles,
+                });
             });
         });
     });
 }
 
-fn tokens_of_a_task(shape: &Shape<'_>) -> usize {
+pub(super) fn tokens_of_a_task(shape: &Shape<'_>) -> usize {
     (QUERIES / shape.group()).max(PAD)
 }
 
@@ -57,23 +73,28 @@ pub(super) fn largest_scratch(shape: &Shape<'_>) -> usize {
 }
 
 /// One task: `count` tokens from `first` on of the segment at `start`, for the heads of `kv_head`.
-struct Pass<'a> {
-    shape: &'a Shape<'a>,
-    q: Rows<'a>,
-    k: Rows<'a>,
-    v: Rows<'a>,
-    out: &'a Shared<'a>,
-    log_sum_exp: &'a Shared<'a>,
-    kv_head: usize,
-    start: usize,
-    len: usize,
-    first: usize,
-    count: usize,
-    tiles: Tiles<'a>,
+pub(super) struct Pass<'a> {
+    pub(super) shape: &'a Shape<'a>,
+    pub(super) q: Rows<'a>,
+    pub(super) k: Rows<'a>,
+    pub(super) v: Rows<'a>,
+    pub(super) out: &'a Shared<'a>,
+    pub(super) log_sum_exp: &'a Shared<'a>,
+    pub(super) kv_head: usize,
+    /// Where the keys of the segment begin, unless they lie in pages.
+    pub(super) start: usize,
+    /// Row of the first token among queries and results.
+    pub(super) row: usize,
+    /// Where the keys lie that are kept in pages of a tile.
+    pub(super) pages: Option<&'a [u32]>,
+    pub(super) len: usize,
+    pub(super) first: usize,
+    pub(super) count: usize,
+    pub(super) tiles: Tiles<'a>,
 }
 
 /// What a task computes with; the last four hold all heads of the group, one after another.
-struct Tiles<'a> {
+pub(super) struct Tiles<'a> {
     width: usize,
     key_rows: &'a mut [f32],
     /// Transposed: a row for each value of a head.
@@ -86,12 +107,12 @@ struct Tiles<'a> {
     sums: &'a mut [f32],
 }
 
-fn scratch_len(rows: usize, count: usize, width: usize) -> usize {
+pub(super) fn scratch_len(rows: usize, count: usize, width: usize) -> usize {
     3 * KEYS * width + count * KEYS + rows * (2 * width + 2)
 }
 
 impl<'a> Tiles<'a> {
-    fn new(mut rest: &'a mut [f32], rows: usize, count: usize, width: usize) -> Self {
+    pub(super) fn new(mut rest: &'a mut [f32], rows: usize, count: usize, width: usize) -> Self {
         let mut take = |len| tile::take(&mut rest, len);
         let [key_rows, keys, values] = [(); 3].map(|()| take(KEYS * width));
         let scores = take(count * KEYS);
@@ -112,7 +133,7 @@ impl Kernel for Pass<'_> {
         let (group, dim, width) = (shape.group(), shape.head_dim, self.tiles.width);
         for (g, queries) in self.tiles.queries.chunks_exact_mut(count * width).enumerate() {
             let column = (self.kv_head * group + g) * dim;
-            let from = Part { rows: self.q, token: self.start + first, column, dim };
+            let from = Part { rows: self.q, token: self.row, column, dim };
             tile::load(lanes, from, count, shape.scale(), queries, width);
         }
         let end = if shape.causal { first + count } else { self.len };
@@ -131,7 +152,8 @@ impl Pass<'_> {
     fn load_keys<L: Lanes>(&mut self, lanes: L, key: usize, n: usize) {
         let Tiles { width, key_rows, keys, values, .. } = &mut self.tiles;
         let (width, dim) = (*width, self.shape.head_dim);
-        let (token, column) = (self.start + key, self.kv_head * dim);
+        let column = self.kv_head * dim;
+        let token = self.pages.map_or(self.start + key, |pages| pages[key / KEYS] as usize * KEYS);
         let padded = n.next_multiple_of(PAD);
         tile::load(lanes, Part { rows: self.k, token, column, dim }, n, 1.0, key_rows, width);
         key_rows[n * width..padded * width].fill(0.0);
@@ -177,7 +199,7 @@ impl Pass<'_> {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         for (row, result) in results.chunks_exact(*width).enumerate() {
             let (g, i) = (row / self.count, row % self.count);
-            let at = (self.start + self.first + i) * self.shape.heads + self.kv_head * group + g;
+            let at = (self.row + i) * self.shape.heads + self.kv_head * group + g;
             // SAFETY: only this task has this head of this token.
             let (out, log_sum_exp) = unsafe { (self.out.part(at * dim, dim), self.log_sum_exp.part(at, 1)) };
             let inverse = 1.0 / sums[row];

@@ -163,22 +163,62 @@ fn what_is_not_a_number_reaches_its_own_segment_only() {
     assert!(second.iter().all(|value| value.is_finite()));
 }
 
+/// Keys and values of a case's one segment in pages, which lie in no order.
+struct Kept {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    pages: Vec<u32>,
+}
+
+impl Kept {
+    fn new(case: &Case, tokens: usize, width: usize) -> Self {
+        let [_, k, v] = case.rows();
+        let count = tokens.div_ceil(PAGE);
+        let pages: Vec<u32> = (0..count as u32).rev().map(|page| 2 * page + 1).collect();
+        let room = || vec![f32::NAN; (2 * count + 1) * PAGE * width];
+        let mut kept = Self { keys: room(), values: room(), pages };
+        for token in 0..tokens {
+            let to = kept.pages[token / PAGE] as usize * PAGE + token % PAGE;
+            kept.keys[to * width..][..width].copy_from_slice(&k.data[token * k.stride..][..width]);
+            kept.values[to * width..][..width].copy_from_slice(&v.data[token * v.stride..][..width]);
+        }
+        kept
+    }
+}
+
 #[test]
-fn decoding_a_token_gives_what_the_whole_sequence_gives() {
-    for (heads, kv_heads, head_dim) in [(4, 2, 16), (8, 1, 128), (3, 3, 20)] {
-        let case = Case::new(8, (heads, kv_heads, head_dim), &[90], true);
+fn tokens_read_in_any_pieces_get_the_bits_that_the_whole_sequence_gives_them() {
+    const TOKENS: usize = 300;
+    for (heads, kv_heads, head_dim) in [(4, 2, 16), (8, 1, 128), (3, 3, 20), (40, 1, 16)] {
+        let case = Case::new(8, (heads, kv_heads, head_dim), &[TOKENS], true);
         let (expected, _) = case.forward();
-        let [q, k, v] = case.rows();
+        let [q, ..] = case.rows();
         let width = heads * head_dim;
-        for count in [1, 2, 17, 90] {
-            let last = count - 1;
-            let mut out = vec![f32::NAN; width];
-            let mut scratch = vec![f32::NAN; decode_scratch_len(heads, count)];
-            let token = &q.data[last * q.stride..][..width];
-            let past = Past { keys: k, values: v, count };
-            decode(Heads { heads, kv_heads, head_dim }, token, past, &mut out, &mut scratch);
-            let expected = to_f64(&expected[last * width..][..width]);
-            assert_close(&format!("{count} keys"), &out, &expected, 2e-6);
+        let kept = Kept::new(&case, TOKENS, kv_heads * head_dim);
+        let past = Pages { keys: &kept.keys, values: &kept.values };
+        // A piece of the middle beside single tokens, as rows of one call.
+        for pieces in
+            [vec![(0, TOKENS)], vec![(63, 1), (64, 1), (130, 100), (0, 1), (299, 1)], vec![(17, 283)]]
+        {
+            let rows: Vec<f32> = (pieces.iter())
+                .flat_map(|&(from, count)| {
+                    (from..from + count).map(|token| &q.data[token * q.stride..][..width])
+                })
+                .flatten()
+                .copied()
+                .collect();
+            let starts = pieces.iter().scan(0, |row, (_, count)| Some(std::mem::replace(row, *row + count)));
+            let readings: Vec<Reading<'_>> = (pieces.iter().zip(starts))
+                .map(|(&(before, count), row)| Reading { row, count, before, pages: &kept.pages })
+                .collect();
+            let mut out = vec![f32::NAN; rows.len()];
+            let mut log_sum_exp = vec![f32::NAN; rows.len() / head_dim];
+            let heads = Heads { heads, kv_heads, head_dim };
+            paged(heads, Rows { data: &rows, stride: width }, past, &readings, &mut out, &mut log_sum_exp);
+            for (reading, (from, count)) in readings.iter().zip(&pieces) {
+                let found = &out[reading.row * width..][..count * width];
+                assert_eq!(found, &expected[from * width..][..count * width], "{heads:?}, {from} + {count}");
+            }
         }
     }
 }
@@ -202,16 +242,18 @@ fn shapes_whose_sizes_wrap_are_refused() {
         backward(&shape, &saved, &data[..36], grads);
     }));
 
-    let decode = |heads: (usize, usize, usize), stride| {
-        let rows = Rows { data: &data, stride };
+    let paged = |heads: (usize, usize, usize), stride, page| {
         let (heads, kv_heads, head_dim) = heads;
-        let past = Past { keys: rows, values: rows, count: 9 };
-        decode(Heads { heads, kv_heads, head_dim }, &data[..4], past, &mut [0.0; 4], &mut [0.0; 64]);
+        let (kept, pages) = ([0.0; 4 * PAGE], [page]);
+        let past = Pages { keys: &kept, values: &kept };
+        let reading = Reading { row: 0, count: 2, before: 9, pages: &pages };
+        let heads = Heads { heads, kv_heads, head_dim };
+        paged(heads, Rows { data: &data, stride }, past, &[reading], &mut [0.0; 8], &mut [0.0; 2]);
     };
-    decode((1, 1, 4), 4);
-    assert!(refuses(&|| decode((1, 1, 4), 1 << 61)));
-    assert!(refuses(&|| decode((1, 1, 4), 3)), "rows that overlap");
+    paged((1, 1, 4), 4, 0);
+    assert!(refuses(&|| paged((1, 1, 4), 1 << 61, 0)));
+    assert!(refuses(&|| paged((1, 1, 4), 3, 0)), "rows that overlap");
+    assert!(refuses(&|| paged((1, 1, 4), 4, 1)), "no such page");
     // 2^32 heads of 2^32 + 4 values each wrap to four.
-    assert!(refuses(&|| decode((1 << 32, 1 << 32, (1 << 32) + 4), 4)));
-    assert_eq!(decode_scratch_len(1 << 32, 1 << 32), usize::MAX);
+    assert!(refuses(&|| paged((1 << 32, 1 << 32, (1 << 32) + 4), 4, 0)));
 }

@@ -10,8 +10,8 @@ use garden_data::{
     ProcessorError, Purpose, Recipe, Role, TextError, Turn,
 };
 use garden_model::{
-    Adapter, AdapterError, CheckpointError, Decoder, Grid, Model, ModelWeights, Precision, SampleError,
-    Sampler, SessionError,
+    Adapter, AdapterError, CheckpointError, Decoder, Grid, Model, ModelWeights, Precision, PromptImage,
+    SampleError, Sampler, SessionError,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -145,12 +145,19 @@ impl GenerationConfig {
     }
 }
 
+/// A question as the model reads it.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Its images in order.
+    pub images: Vec<PromptImage>,
+}
+
 /// A question as the model reads it, and how to answer it. Making one checks both, before gigabytes of
 /// weights are read.
 pub struct Prompt {
-    ids: Vec<u32>,
-    patches: Vec<u8>,
-    grids: Vec<Grid>,
+    question: Question,
     sampler: Sampler,
     max_tokens: usize,
 }
@@ -186,6 +193,51 @@ impl Interpreter {
         })
     }
 
+    /// What the headers of images tell, before anything is decoded.
+    pub fn headers(&self, images: &[Vec<u8>]) -> Result<Vec<ImageHeader>, GenerateError> {
+        self.recipe.processor.headers(images).map_err(GenerateError::Question)
+    }
+
+    /// Reads a conversation to be answered; `images` are its images, still encoded and in order.
+    pub fn read(&mut self, asked: &Conversation, images: &[Vec<u8>]) -> Result<Question, GenerateError> {
+        let headers = self.headers(images)?;
+        let encoded = self.recipe.encode(asked, headers).map_err(GenerateError::Question)?;
+        let mut patches = Vec::new();
+        let decoded = self.recipe.append_patches(&encoded, images, &mut self.work, &mut patches);
+        decoded.map_err(GenerateError::Question)?;
+        let grid = |image: &ImageHeader| [1, image.grid.rows as usize, image.grid.columns as usize];
+        let grids: Vec<Grid> = encoded.images.iter().map(grid).collect();
+        let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        let bytes = patches.len() / count.max(1);
+        let mut rest = patches.as_slice();
+        let images = grids.into_iter().map(|grid| {
+            let (own, others) = rest.split_at(grid.iter().product::<usize>() * bytes);
+            rest = others;
+            PromptImage { patches: own.to_vec(), grid }
+        });
+        Ok(Question { images: images.collect(), ids: encoded.tokens.ids })
+    }
+
+    /// A sampler with the model's own repetition penalty.
+    pub fn sampler(&self, temperature: f32, seed: u64) -> Result<Sampler, SampleError> {
+        Sampler::new(temperature, self.penalty, seed)
+    }
+
+    /// The tokens that end an answer.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The tokenizer.
+    pub fn encoder(&self) -> &Encoder {
+        &self.recipe.encoder
+    }
+
+    /// Tokens that the model can read and write at the most.
+    pub fn max_positions(&self) -> usize {
+        self.max_positions
+    }
+
     /// Prepares a conversation to be asked; `images` are its images, still encoded and in order.
     pub fn prompt(
         &mut self,
@@ -194,20 +246,13 @@ impl Interpreter {
         sampling: Sampling,
     ) -> Result<Prompt, GenerateError> {
         let Sampling { max_tokens, temperature, seed } = sampling;
-        let sampler = Sampler::new(temperature, self.penalty, seed)?;
-        let headers = self.recipe.processor.headers(images).map_err(GenerateError::Question)?;
-        let encoded = self.recipe.encode(asked, headers).map_err(GenerateError::Question)?;
-        let mut patches = Vec::new();
-        let decoded = self.recipe.append_patches(&encoded, images, &mut self.work, &mut patches);
-        decoded.map_err(GenerateError::Question)?;
-        let grid = |image: &ImageHeader| [1, image.grid.rows as usize, image.grid.columns as usize];
-        let grids = encoded.images.iter().map(grid).collect();
-        let ids = encoded.tokens.ids;
-        let limit = self.max_positions;
-        if ids.len().saturating_add(max_tokens) > limit {
-            return Err(GenerateError::TooLong { tokens: ids.len(), answer: max_tokens, limit });
+        let sampler = self.sampler(temperature, seed)?;
+        let question = self.read(asked, images)?;
+        let (tokens, limit) = (question.ids.len(), self.max_positions);
+        if tokens.saturating_add(max_tokens) > limit {
+            return Err(GenerateError::TooLong { tokens, answer: max_tokens, limit });
         }
-        Ok(Prompt { ids, patches, grids, sampler, max_tokens })
+        Ok(Prompt { question, sampler, max_tokens })
     }
 
     /// The answer of `model`, which must be the one in this folder. `say` is given each piece as soon as it
@@ -218,15 +263,23 @@ impl Interpreter {
         prompt: Prompt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Answer, GenerateError> {
-        let Prompt { ids, patches, grids, mut sampler, max_tokens } = prompt;
-        let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        let Prompt { question: Question { ids, images }, mut sampler, max_tokens } = prompt;
         let start = Instant::now();
-        let mut decoder = Decoder::new(model, ids.len(), count, max_tokens)?;
-        let mut logits = decoder.prompt(model, &ids, &patches, &grids)?;
+        let mut decoder = Decoder::for_images(model, ids.len(), &images, max_tokens)?;
+        let mut logits = decoder.read(model, &ids, images)?;
         let prompt_seconds = start.elapsed().as_secs_f64();
         let mut seen = ids;
         let prompt_tokens = seen.len();
-        let mut words = Words { encoder: &self.recipe.encoder, text: String::new(), told: prompt_tokens };
+        let mut words = Words::after(prompt_tokens);
+        let mut text = String::new();
+        let mut tell = |seen: &[u32], last: bool| -> Result<(), TextError> {
+            let piece = words.next(&self.recipe.encoder, seen, last)?;
+            if !piece.is_empty() {
+                say(&piece);
+                text.push_str(&piece);
+            }
+            Ok(())
+        };
         let start = Instant::now();
         let end = loop {
             if seen.len() - prompt_tokens == max_tokens {
@@ -237,14 +290,14 @@ impl Interpreter {
                 break End::Stop;
             }
             seen.push(token);
-            words.tell(&seen, false, say)?;
+            tell(&seen, false)?;
             if seen.len() - prompt_tokens < max_tokens {
                 logits = decoder.next(model, token)?;
             }
         };
-        words.tell(&seen, true, say)?;
+        tell(&seen, true)?;
         Ok(Answer {
-            text: words.text,
+            text,
             tokens: seen.split_off(prompt_tokens),
             prompt_tokens,
             end,
@@ -256,22 +309,26 @@ impl Interpreter {
 
 /// Tokens on their way to words. A token may end in the middle of a character, whose rest comes with the next
 /// one.
-struct Words<'a> {
-    encoder: &'a Encoder,
-    text: String,
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
     /// Tokens that were passed on.
     told: usize,
 }
 
-impl Words<'_> {
-    fn tell(&mut self, tokens: &[u32], last: bool, say: &mut dyn FnMut(&str)) -> Result<(), TextError> {
-        let piece = self.encoder.decode(&tokens[self.told..])?;
+impl Words {
+    /// Tells what comes after so many tokens.
+    pub fn after(tokens: usize) -> Self {
+        Self { told: tokens }
+    }
+
+    /// The text of the tokens since the last piece; empty while they end within a character, unless they are
+    /// the last.
+    pub fn next(&mut self, encoder: &Encoder, tokens: &[u32], last: bool) -> Result<String, TextError> {
+        let piece = encoder.decode(&tokens[self.told..])?;
         if piece.is_empty() || (piece.ends_with(char::REPLACEMENT_CHARACTER) && !last) {
-            return Ok(());
+            return Ok(String::new());
         }
-        say(&piece);
-        self.text.push_str(&piece);
         self.told = tokens.len();
-        Ok(())
+        Ok(piece)
     }
 }

@@ -76,8 +76,8 @@ pub mod events {
 
 // Settings: options as people give them, and the run that they resolve to.
 pub use config::{
-    Checkpointing, ConfigError, EvalStrategy, FileError, FrontEndOptions, Method, NoFrontEnd, OnBadRow,
-    OnMemoryLimit, ReportTo, RunConfig, TrainOptions,
+    Checkpointing, ConfigError, EvalStrategy, FileError, FrontEndOptions, KeyError, Method, NoFrontEnd,
+    OnBadRow, OnMemoryLimit, OptionInfo, ReportTo, RunConfig, TrainOptions, ValueKind,
 };
 pub use schedule::Shape as ScheduleShape;
 pub use selective_loss::Level as SelectiveLoss;
@@ -98,7 +98,7 @@ pub use run::{RunData, open_data};
 
 // A model that answers, an adapter that becomes one with its base, and the whole of it in a few minutes.
 pub use demo::{DemoResult, demo};
-pub use generate::{GenerateError, Interpreter, Prompt, Sampling, load_model, question};
+pub use generate::{GenerateError, Interpreter, Prompt, Question, Sampling, Words, load_model, question};
 pub use merge::{MergeError, Merged, MergedAs, merge};
 
 /// Each part of the pipeline alone, or commands side by side: which one grows?
@@ -113,5 +113,5 @@ pub use optimizer::{AdamSettings, Optimizer, OptimizerKind};
 
 // For whoever runs a training: numbers as people read them, the instructions that are used, and an allocator setting
 // of the whole process that a program chooses once.
-pub use garden_engine::{Isa, return_large_pieces};
+pub use garden_engine::{Isa, return_large_pieces, share_one_heap};
 pub use numbers::grouped;

@@ -243,9 +243,9 @@ mod tests {
 
     #[test]
     fn every_contradiction_between_files_is_refused_by_name() {
-        let ids = ["image_token_id", "vision_start_token_id"];
-        let about = ["the image token", "the token before an image", "the token after an image"];
-        for (key, setting) in ids.into_iter().zip(about) {
+        let ids =
+            [("image_token_id", "the image token"), ("vision_start_token_id", "the token before an image")];
+        for (key, setting) in ids {
             let folder = model();
             let path = folder.path().join("model");
             let mut right = Value::Null;
@@ -267,6 +267,29 @@ mod tests {
             let expected = format!("{setting} in config.json, but {wrong} in the image processor's settings");
             assert!(error.contains(&expected), "{error}");
         }
+    }
+
+    #[test]
+    fn weights_that_lack_tensors_of_the_config_are_refused_with_their_number() {
+        let folder = model();
+        let path = folder.path().join("model");
+        edit(&path.join("config.json"), |config| {
+            let text = config.get_mut("text_config").unwrap();
+            let layers = text["num_hidden_layers"].as_u64().unwrap();
+            text["num_hidden_layers"] = json!(layers + 1);
+        });
+        let error = ModelFolder::open(&path).err().unwrap().to_string();
+        assert!(error.contains("layers.") && error.contains("more tensors"), "{error}");
+    }
+
+    #[test]
+    fn a_token_that_nothing_uses_need_not_be_stated() {
+        let folder = model();
+        let path = folder.path().join("model");
+        edit(&path.join("config.json"), |config| {
+            config.as_object_mut().unwrap().remove("vision_end_token_id");
+        });
+        ModelFolder::open(&path).unwrap();
     }
 
     #[test]

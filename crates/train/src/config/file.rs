@@ -46,6 +46,27 @@ pub enum FileError {
     },
 }
 
+/// Why a setting that a program gives cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// There is no such setting.
+    #[error("unknown setting '{key}'{}", suggestion.map(|name| format!(": did you mean '{name}'?")).unwrap_or_default())]
+    Unknown {
+        /// As it was given.
+        key: String,
+        /// The nearest one that exists.
+        suggestion: Option<&'static str>,
+    },
+    /// Its value has the wrong type, or means nothing.
+    #[error("{key}: {reason}")]
+    Value {
+        /// The setting.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
 /// Options that a front end keeps in the same file: how it draws, and the like.
 pub trait FrontEndOptions: DeserializeOwned + Default {
     /// Their keys, with underscores.
@@ -86,6 +107,35 @@ impl TrainOptions {
             reason: "not UTF-8 text: save the file as UTF-8".to_owned(),
         })?;
         Self::from_text(&text, path)
+    }
+
+    /// Reads settings that a program gives as keys and values, named as in a configuration file.
+    ///
+    /// ```
+    /// use garden_train::TrainOptions;
+    /// let keys = serde_json::json!({"learning_rate": 1e-4, "lora-r": "8"});
+    /// let options = TrainOptions::from_keys(keys.as_object().unwrap())?;
+    /// assert_eq!((options.learning_rate, options.lora_r), (Some(1e-4), Some(8)));
+    /// # Ok::<(), garden_train::KeyError>(())
+    /// ```
+    pub fn from_keys(given: &Map<String, Value>) -> Result<Self, KeyError> {
+        let mut keys = Map::new();
+        for (key, value) in given {
+            let name = key.replace('-', "_");
+            if !Self::KEYS.contains(&name.as_str()) {
+                let suggestion = nearest(&name, Self::KEYS);
+                return Err(KeyError::Unknown { key: key.clone(), suggestion });
+            }
+            let fault = |reason: String| KeyError::Value { key: key.clone(), reason };
+            let name = name.replace('_', "-");
+            let value =
+                readable::<Self>(&name, value.clone()).map_err(|error| fault(words::plain(&error)))?;
+            if keys.insert(name, value).is_some() {
+                return Err(fault("given twice, with dashes and with underscores".to_owned()));
+            }
+        }
+        // Each of them was read alone.
+        read(keys).map_err(|reason| KeyError::Value { key: String::new(), reason })
     }
 
     fn from_text<F: FrontEndOptions>(text: &str, path: &Path) -> Result<(Self, F), FileError> {

@@ -3,12 +3,14 @@
 //! Takes [`TrainOptions`] and gives a [`RunConfig`] in which every value is usable as it stands. Errors name
 //! the setting as a configuration file does.
 
+mod describe;
 mod file;
 mod options;
 mod resolve;
 mod words;
 
-pub use file::{FileError, FrontEndOptions, NoFrontEnd};
+pub use describe::{OptionInfo, ValueKind};
+pub use file::{FileError, FrontEndOptions, KeyError, NoFrontEnd};
 pub use options::{Checkpointing, EvalStrategy, Method, OnBadRow, OnMemoryLimit, ReportTo, TrainOptions};
 
 use crate::{
@@ -111,6 +113,17 @@ pub enum EvalRows {
     Share(f64),
     /// A number of the training rows, held out.
     Count(u64),
+}
+
+impl EvalRows {
+    /// How many of the training rows are held out, where there are this many rows.
+    pub fn held_out(&self, rows: u64) -> u64 {
+        match self {
+            Self::Count(count) => *count,
+            Self::Share(share) => (share * rows as f64).round().max(1.0) as u64,
+            Self::None | Self::Dataset { .. } | Self::Split(_) => 0,
+        }
+    }
 }
 
 /// Which checkpoint to continue from.

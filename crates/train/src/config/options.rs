@@ -3,6 +3,7 @@
 //! One set of options serves flags and files; flags win. Everything is optional here: [`super::RunConfig`]
 //! has the defaults and the checks.
 
+use super::describe::OptionInfo;
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
 use garden_data::{Columns, OnLongRow, TrainOn};
 use garden_memory::ByteSize;
@@ -103,6 +104,11 @@ macro_rules! options {
         impl TrainOptions {
             /// The keys that a configuration file may have.
             pub const KEYS: &'static [&'static str] = &[$($(stringify!($name),)+)+];
+
+            /// What each of them is, in the order of the table.
+            pub fn describe() -> Vec<OptionInfo> {
+                vec![$($(OptionInfo::of::<$type>(stringify!($name), $heading, &[$($doc),+]),)+)+]
+            }
 
             /// These options where they are given, and those of `file` elsewhere.
             pub fn over(self, file: Self) -> Self {

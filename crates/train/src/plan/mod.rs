@@ -19,9 +19,9 @@ use garden_model::{
 };
 use std::{path::Path, thread};
 
-/// Code, threads, allocator and the files that a run writes, besides everything that is planned: 23 MB with
-/// `small` and `medium`, 20 MB with `tiny` and photos (`bench/plan.py`).
-const PROCESS: usize = 23_000_000;
+/// Code, threads, allocator and the files that a run writes, besides everything that is planned: 25 MB with
+/// `small`, 24 MB with `tiny` and photos (`bench/plan.py`).
+const PROCESS: usize = 25_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
 const TOKENIZER: usize = 10;
 /// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as
@@ -62,12 +62,20 @@ impl Source {
     pub fn in_folder(model: &ModelConfig, folder: &Path) -> Result<Self, CheckpointError> {
         let assumed = Self::assumed(model);
         let stored = match Checkpoint::open(folder) {
-            Ok(weights) => weights.stored(model)?,
+            Ok(weights) => {
+                weights.check(model)?;
+                weights.stored(model)?
+            }
             Err(CheckpointError::NoWeights { .. }) => assumed.stored,
             Err(other) => return Err(other),
         };
         let tokenizer = std::fs::metadata(folder.join("tokenizer.json"));
         Ok(Self { stored, tokenizer: tokenizer.map_or(assumed.tokenizer, |file| file.len() as usize) })
+    }
+
+    /// Bytes that a process takes for itself and the model's tokenizer.
+    pub fn process_bytes(&self) -> usize {
+        PROCESS + TOKENIZER * self.tokenizer
     }
 
     /// Finds a model by its folder, by its config.json alone, or by the name of a shape.
@@ -196,13 +204,14 @@ pub fn plan(
         Method::Full => None,
     };
     let trained = trained_shapes(model, lora.as_ref())?;
+    let process = source.process_bytes();
     let request = PlanRequest {
         held: source.stored.loaded(run.weights_precision()),
         lora: lora.as_ref(),
         optimizer: trained.into_iter().map(|shape| run.optimizer.bytes(shape)).sum(),
         shapes: load.shapes,
         batches: batches(run, model, load),
-        process: PROCESS + TOKENIZER * source.tokenizer,
+        process,
     };
     let room = room.map(|room| room - room / MARGIN);
     let limit = run.memory.budget.into_iter().chain(room).chain(usable(&run.memory)).min();

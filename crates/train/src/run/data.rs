@@ -63,11 +63,7 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
     let (dataset, recipe) = open_part(&config.portions, split, config, model, progress)?;
     let rows = dataset.rows();
-    let held_out = match config.eval_rows {
-        EvalRows::Count(count) => count,
-        EvalRows::Share(share) => (share * rows as f64).round().max(1.0) as u64,
-        EvalRows::None | EvalRows::Dataset { .. } | EvalRows::Split(_) => 0,
-    };
+    let held_out = config.eval_rows.held_out(rows);
     if held_out >= rows {
         return Err(RunError::NothingLeft { held_out, rows });
     }

@@ -1,4 +1,4 @@
-//! `dataset create`, `check` and `convert` as a person runs them, and what the hub's variables do.
+//! `dataset create`, `check`, `show` and `convert` as a person runs them, and what the hub's variables do.
 
 mod support;
 
@@ -62,6 +62,28 @@ fn check_tells_what_training_will_make_of_the_rows() {
     assert!(learned.iter().all(|run| run["text"].as_str().unwrap().contains("<|im_end|>")), "{sample:?}");
     let tokens: u64 = sample.iter().map(|run| run["tokens"].as_u64().unwrap()).sum();
     assert!(!learned.is_empty() && tokens <= report["tokens"]["max"].as_u64().unwrap());
+}
+
+#[test]
+fn single_rows_are_shown_as_the_model_reads_them_with_small_images() {
+    let folder = shapes_and_model();
+    let ask = ["dataset", "show", "shapes", "--row", "2", "--base-model", "tiny", "--format", "json"];
+    let row = json(&run(
+        folder.path(),
+        &[&ask[..], &["--images", "thumbnails", "--thumbnail-side", "42"]].concat(),
+    ));
+    assert_eq!((row["row"].as_u64(), row["rows"].as_u64()), (Some(2), Some(12)));
+    let image = &row["images"][0];
+    assert_eq!((image["width"].as_u64(), image["height"].as_u64()), (Some(84), Some(56)));
+    assert!(image["uri"].as_str().unwrap().starts_with("data:image/jpeg;base64,"), "{image}");
+    let runs = row["runs"].as_array().unwrap();
+    let learned: Vec<&Value> = runs.iter().filter(|run| run["learned"] == true).collect();
+    let answer = row["turns"].as_array().unwrap().last().unwrap()["parts"][0]["text"].as_str().unwrap();
+    assert!(learned.len() == 1 && learned[0]["text"].as_str().unwrap().contains(answer), "{runs:?}");
+    let held_out = run(folder.path(), &["dataset", "show", "shapes", "--held-out", "25%", "--count", "9"]);
+    assert_eq!(held_out.output.matches("train.jsonl, row ").count(), 3, "{}", held_out.output);
+    let beyond = run(folder.path(), &["dataset", "show", "shapes", "--row", "13"]);
+    assert!(beyond.code == Some(2) && beyond.errors.contains("12 rows"), "{}", beyond.errors);
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod overlap;
 mod position;
 mod prefetch;
 mod prepare;
+mod preview;
 mod processor;
 mod progress;
 mod recipe;
@@ -103,6 +104,9 @@ pub use survey::{
     SurveyTopic, survey,
 };
 
+// One row for people.
+pub use preview::{Preview, PreviewImage, PreviewImages, preview};
+
 // New datasets: made up, or written again with their images inside.
 pub use convert::convert;
 pub use create::{CreateKind, CreateOptions, create as create_dataset, shape_colours};
@@ -110,6 +114,9 @@ pub use create::{CreateKind, CreateOptions, create as create_dataset, shape_colo
 // Paths and hub ids that a user names.
 pub use hub::model_folder;
 pub use missing::{check_exists, check_folder, edit_distance};
+
+// Addresses of the network that may be reached.
+pub use remote::{CheckedResolver, is_public};
 
 // What every part shares: errors, progress, and a hash for fingerprints.
 pub use error::{BadRow, DataError, RowError};

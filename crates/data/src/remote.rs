@@ -52,7 +52,7 @@ impl RemoteImages {
             .timeout_global(Some(timeout))
             .user_agent(concat!("model-garden/", env!("CARGO_PKG_VERSION")))
             .build();
-        let resolver = Guard { resolver: DefaultResolver::default(), allowed };
+        let resolver = CheckedResolver::new(allowed);
         Self {
             agent: Agent::with_parts(config, DefaultConnector::default(), resolver),
             limit,
@@ -87,14 +87,21 @@ fn may_pass(error: &ureq::Error) -> bool {
     }
 }
 
-/// Resolves names, and refuses those that lead to addresses that are not allowed.
+/// Resolves names for `ureq`, and refuses those that lead to addresses that are not allowed.
 #[derive(Debug)]
-struct Guard {
+pub struct CheckedResolver {
     resolver: DefaultResolver,
     allowed: fn(IpAddr) -> bool,
 }
 
-impl Resolver for Guard {
+impl CheckedResolver {
+    /// A resolver that gives a name's addresses if `allowed` holds for all of them.
+    pub fn new(allowed: fn(IpAddr) -> bool) -> Self {
+        Self { resolver: DefaultResolver::default(), allowed }
+    }
+}
+
+impl Resolver for CheckedResolver {
     fn resolve(
         &self,
         uri: &Uri,
@@ -114,7 +121,7 @@ impl Resolver for Guard {
 }
 
 /// Whether an address is on the public internet.
-fn is_public(address: IpAddr) -> bool {
+pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),

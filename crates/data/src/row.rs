@@ -170,7 +170,7 @@ pub enum Role {
 
 impl Role {
     /// The name that chat templates know.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::System => "system",
             Self::User => "user",

@@ -41,6 +41,11 @@ impl RowShare {
         }
     }
 
+    /// The number in the dataset of the row at a place of the share.
+    pub fn row(self, place: u64, all: u64) -> u64 {
+        self.finder(all)(place)
+    }
+
     /// Tells whether a row of the dataset is read.
     pub(crate) fn membership(self, all: u64) -> impl Fn(u64) -> bool {
         let (seed, places) = match self {

@@ -1,23 +1,14 @@
 //! `model-garden dataset check PATH`.
 
-use super::flags::{SourceFlags, cores};
+use super::flags::{MeasureFlags, SourceFlags, cores};
 use crate::{
     advice::data::{about_line, about_row},
     exit,
-    flags::PixelFlags,
     progress::{Bars, Format},
 };
-use anyhow::{Context, Result};
-use garden_data::{
-    Dataset, DecodeLimits, Measure, Processor, ProcessorConfig, Purpose, Recipe, RowError, SurveyOptions,
-    SurveyReport, TrainOn, survey,
-};
-use garden_train::ModelFolder;
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
+use anyhow::Result;
+use garden_data::{Dataset, RowError, SurveyOptions, SurveyReport, survey};
+use std::{process::ExitCode, sync::Arc};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,15 +25,9 @@ pub struct Args {
     /// A .jsonl, .json or .parquet file, a folder of them, or a dataset of the hub (owner/name,
     /// owner/name@revision).
     path: String,
-    /// The model folder whose tokenizer, template and image limits are used.
-    #[arg(long, value_name = "DIR")]
-    base_model: Option<PathBuf>,
     /// Leave out rows with more tokens than this.
     #[arg(long, value_name = "N", requires = "base_model")]
     max_seq_length: Option<usize>,
-    /// Which tokens get a label.
-    #[arg(long, value_enum, default_value_t, requires = "base_model")]
-    train_on: TrainOn,
     /// Rows in a batch, to estimate its cost.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: u64,
@@ -50,7 +35,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
-    pixels: PixelFlags,
+    measure: MeasureFlags,
     #[command(flatten)]
     source: SourceFlags,
 }
@@ -60,17 +45,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bars = Bars::default();
     let dataset = Arc::new(Dataset::open(&args.path, &args.source.options(), &bars)?);
     SourceFlags::say_not_read(&dataset);
-    let measure = match &args.base_model {
-        Some(folder) => {
-            let recipe =
-                recipe(args, folder).with_context(|| format!("--base-model {}", folder.display()))?;
-            Measure::Rows(Arc::new(recipe))
-        }
-        None => {
-            let config = ProcessorConfig::default().with_limits(args.pixels.limits())?;
-            Measure::Images(Processor::new(config, DecodeLimits::default()))
-        }
-    };
+    let measure = args.measure.measure(args.max_seq_length)?;
     let options = SurveyOptions { measure, workers: cores(), held_out: None, decode: true };
     let survey = survey(&dataset, options, &bars)?;
     let report =
@@ -94,13 +69,4 @@ fn json(report: &SurveyReport<'_>) -> serde_json::Value {
     };
     json["bad"]["rows"] = report.survey.bad_rows.iter().map(told).collect();
     json
-}
-
-fn recipe(args: &Args, folder: &Path) -> Result<Recipe> {
-    let model = ModelFolder::open(folder)?;
-    Ok(Recipe {
-        processor: model.processor(args.pixels.limits())?,
-        encoder: model.encoder().clone(),
-        purpose: Purpose::Learn { train_on: args.train_on, max_tokens: args.max_seq_length },
-    })
 }

@@ -1,8 +1,19 @@
 //! Flags that every command with a dataset shares.
 
+use crate::flags::PixelFlags;
+use anyhow::{Context, Result};
 use clap::Args;
-use garden_data::{Columns, Dataset, DatasetOptions, NotRead, SplitChoice};
-use std::{ffi::OsString, path::PathBuf, thread};
+use garden_data::{
+    Columns, Dataset, DatasetOptions, DecodeLimits, Measure, NotRead, Processor, ProcessorConfig, Purpose,
+    Recipe, SplitChoice, TrainOn,
+};
+use garden_train::ModelFolder;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
 
 /// How a dataset is read.
 #[derive(Args)]
@@ -52,6 +63,40 @@ impl SourceFlags {
             };
             eprintln!("{note}{hint}");
         }
+    }
+}
+
+/// What rows are measured with.
+#[derive(Args)]
+pub struct MeasureFlags {
+    /// The model folder whose tokenizer, template and image limits are used.
+    #[arg(long, value_name = "DIR")]
+    base_model: Option<PathBuf>,
+    /// Which tokens get a label.
+    #[arg(long, value_enum, default_value_t, requires = "base_model")]
+    train_on: TrainOn,
+    #[command(flatten)]
+    pixels: PixelFlags,
+}
+
+impl MeasureFlags {
+    /// The same for the library; rows with more tokens than `max_tokens` are left out.
+    pub fn measure(&self, max_tokens: Option<usize>) -> Result<Measure> {
+        let Some(folder) = &self.base_model else {
+            let config = ProcessorConfig::default().with_limits(self.pixels.limits())?;
+            return Ok(Measure::Images(Processor::new(config, DecodeLimits::default())));
+        };
+        let recipe = self.recipe(folder, max_tokens);
+        Ok(Measure::Rows(Arc::new(recipe.with_context(|| format!("--base-model {}", folder.display()))?)))
+    }
+
+    fn recipe(&self, folder: &Path, max_tokens: Option<usize>) -> Result<Recipe> {
+        let model = ModelFolder::open(folder)?;
+        Ok(Recipe {
+            processor: model.processor(self.pixels.limits())?,
+            encoder: model.encoder().clone(),
+            purpose: Purpose::Learn { train_on: self.train_on, max_tokens },
+        })
     }
 }
 

@@ -7,11 +7,11 @@ use crate::{
     dataset::{Dataset, RowReader},
     error::{BadRow, DataError},
     image::{ImageError, ImageFormat},
+    preview,
     progress::{Progress, ProgressUnit},
     row::{Conversation, ImageSource, Json, Part, Turn},
     shape::MARKER,
 };
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use std::{
     fs::File,
@@ -208,11 +208,7 @@ fn url(source: &ImageSource) -> String {
     match source {
         ImageSource::Url(url) => url.clone(),
         ImageSource::Path(path) => path.display().to_string(),
-        ImageSource::Bytes(bytes) => {
-            let kind = ImageFormat::of(bytes)
-                .map_or("octet-stream".into(), |format| format.to_string().to_lowercase());
-            format!("data:image/{kind};base64,{}", STANDARD.encode(bytes))
-        }
+        ImageSource::Bytes(bytes) => preview::stored(bytes),
     }
 }
 
@@ -220,6 +216,7 @@ fn url(source: &ImageSource) -> String {
 mod tests {
     use super::*;
     use crate::dataset::DatasetOptions;
+    use base64::{Engine, engine::general_purpose::STANDARD};
     use std::fs;
 
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\n and more";

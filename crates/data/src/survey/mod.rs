@@ -43,14 +43,14 @@ pub enum Measure {
 }
 
 impl Measure {
-    fn processor(&self) -> &Processor {
+    pub(crate) fn processor(&self) -> &Processor {
         match self {
             Self::Images(processor) => processor,
             Self::Rows(recipe) => &recipe.processor,
         }
     }
 
-    fn recipe(&self) -> Option<&Recipe> {
+    pub(crate) fn recipe(&self) -> Option<&Recipe> {
         match self {
             Self::Images(_) => None,
             Self::Rows(recipe) => Some(recipe),

@@ -61,7 +61,7 @@ impl SurveyReport<'_> {
                       "pixel_values_bytes_max": self.most_patches() * self.survey.pixel_value_bytes},
             "ignored": self.survey.ignored,
             "bad": {"count": bad, "kinds": bad_kinds, "rows": bad_rows.iter().map(ToString::to_string).collect::<Vec<_>>()},
-            "sample": self.survey.sample.as_ref().map(|row| row.runs.0.iter().map(run_json).collect::<Vec<_>>()),
+            "sample": self.survey.sample.as_ref().map(|row| row.runs.0.iter().map(TokenRun::to_json).collect::<Vec<_>>()),
         })
     }
 
@@ -278,10 +278,6 @@ impl Display for SurveyReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines().iter().try_for_each(|line| writeln!(f, "{}", line.text))
     }
-}
-
-fn run_json(run: &TokenRun) -> Value {
-    json!({"learned": run.trained, "tokens": run.tokens, "text": run.text})
 }
 
 fn lengths_json(lengths: &Lengths) -> Value {

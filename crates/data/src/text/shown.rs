@@ -21,6 +21,13 @@ pub struct TokenRun {
     pub text: String,
 }
 
+impl TokenRun {
+    /// The run for programs.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({"learned": self.trained, "tokens": self.tokens, "text": self.text})
+    }
+}
+
 /// A row as runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRuns(pub Vec<TokenRun>);

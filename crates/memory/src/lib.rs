@@ -122,7 +122,7 @@ pub mod probe {
 
 /// A judged run as text, SVG or HTML; charts and pages for other reports.
 pub mod report {
-    pub use crate::render::{Run, Style, html, overlay, svg, text};
+    pub use crate::render::{Run, Style, chart_of as chart, html, overlay, svg, text};
     // The parts that other reports are made of.
     pub use crate::render::{
         Chart, Colour, Epochs, Level, Line, Meaning, Page, Unit, duration, escape, wrap,

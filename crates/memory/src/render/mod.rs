@@ -13,6 +13,7 @@ mod svg;
 mod text;
 
 pub use chart::{Chart, Colour, Epochs, Level, Line, Meaning, Unit};
+pub use curves::one as chart_of;
 pub use html::html;
 pub use page::Page;
 pub use scale::duration;

@@ -1,0 +1,1 @@
+// Nothing to do: the page is a form, or a sentence.

@@ -1,0 +1,42 @@
+// A job's state, progress and name, wherever one is shown.
+import {h} from '../lib/dom.js';
+import {clock, count, number, percent, stateTone, verdictTone} from '../lib/words.js';
+
+export const nameOf = job => job.garden?.name || job.user_provided_suffix || job.id;
+export const jobPath = id => `/jobs/${encodeURIComponent(id)}`;
+export const isOver = job => ['succeeded', 'failed', 'cancelled'].includes(job.garden.state);
+
+export const stateChip = state => h('span', {class: 'chip', 'data-tone': stateTone(state)}, state);
+export const verdictChip = verdict => verdict ? h('span', {class: 'chip', 'data-tone': verdictTone(verdict)}, verdict) : null;
+
+/** Done steps as a stem that grows. */
+export function stem(job) {
+  const {step = 0, max_steps: most} = job.garden.progress ?? {};
+  const share = job.garden.state === 'succeeded' ? 1 : most ? step / most : 0;
+  return h('div', {class: 'stem', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': Math.round(100 * share),
+    'aria-label': 'Progress', 'data-still': isOver(job) && job.garden.state !== 'succeeded', '--share': `${(100 * share).toFixed(1)}%`}, h('i', {}));
+}
+
+/** Progress in words. */
+export function progressWords(job) {
+  const {state, progress: p = {}, queue_position: place} = job.garden;
+  if (state === 'queued') return place ? `${ordinal(place)} in the queue` : 'waits';
+  if (state === 'paused') return p.step ? `held at step ${count(p.step)}` : 'held';
+  if (['running', 'stopping'].includes(state) && p.phase && p.phase !== 'training') return p.phase;
+  const parts = [];
+  if (p.max_steps) parts.push(`step ${count(p.step)} of ${count(p.max_steps)}`);
+  else if (p.step) parts.push(`step ${count(p.step)}`);
+  if (state === 'running' && p.seconds_left) parts.push(`${clock(p.seconds_left)} left`);
+  return parts.join(', ');
+}
+
+const ordinal = place => `${place}${['th', 'st', 'nd', 'rd'][place % 100 > 10 && place % 100 < 14 ? 0 : place % 10] ?? 'th'}`;
+
+/** The newest losses in words. */
+export function lossWords(job) {
+  const {loss, eval_loss: evaluated} = job.garden.progress ?? {};
+  if (loss === null || loss === undefined) return '';
+  return evaluated === null || evaluated === undefined ? number(loss) : `${number(loss)} (held out ${number(evaluated)})`;
+}
+
+export const share = value => percent(value);

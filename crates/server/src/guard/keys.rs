@@ -1,0 +1,354 @@
+//! Named keys: who may use the server.
+//!
+//! A key is a name and the salted hash of a token; the token itself is shown once and kept nowhere. Keys are added and
+//! revoked in the data folder, and may come from a file of tokens besides. Both files are read again when they change,
+//! so that a key that was revoked opens nothing from then on. Hashes are compared in constant time.
+
+use crate::{
+    data_dir::{DataDir, DataDirError},
+    files::hex,
+    id::random,
+    store::now,
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    net::IpAddr,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+use subtle::ConstantTimeEq;
+
+/// Tokens begin so, which makes them easy to find where they should not be.
+const PREFIX: &str = "mg-";
+/// A token that somebody chose must be at least so long.
+const SHORTEST: usize = 16;
+const LONGEST_NAME: usize = 64;
+/// Bytes of a file of keys.
+const LARGEST_FILE: u64 = 1 << 20;
+
+/// Why keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum KeysError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: this is not a file of keys: {source}", path.display())]
+    Json { path: PathBuf, source: serde_json::Error },
+    #[error("{}: everybody can read these tokens; make the file its owner's alone (chmod 600)", path.display())]
+    Readable { path: PathBuf },
+    #[error("{}, line {line}: {message}", path.display())]
+    Line { path: PathBuf, line: usize, message: &'static str },
+    #[error("others can reach the address {0}, so the server needs a key before it listens there")]
+    Needed(IpAddr),
+    #[error("'{0}' is not a name for a key: use 1 to 64 letters, digits, '.', '-', '_' or '@'")]
+    Name(String),
+    #[error("there is a key with the name '{0}' already; revoke it or take another name")]
+    Taken(String),
+    #[error("there is no key with the name '{0}'")]
+    Missing(String),
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+}
+
+/// A key: a name, and what its token hashes to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub name: String,
+    salt: String,
+    hash: String,
+    created_at: i64,
+}
+
+/// What may be told about a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// Whose it is, or what for.
+    pub name: String,
+    /// When it was added, in seconds since 1970.
+    pub created_at: i64,
+}
+
+/// The file of the data folder.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct KeyFile {
+    keys: Vec<Key>,
+}
+
+/// Adds a key and gives its token, which cannot be had again.
+pub fn add(data_dir: &Path, name: &str) -> Result<String, KeysError> {
+    if !is_name(name) {
+        return Err(KeysError::Name(name.to_owned()));
+    }
+    let token = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()));
+    change(data_dir, |file| {
+        if file.keys.iter().any(|key| key.name == name) {
+            return Err(KeysError::Taken(name.to_owned()));
+        }
+        file.keys.push(Key::of(name, &token));
+        Ok(())
+    })?;
+    Ok(token)
+}
+
+/// The keys of a data folder.
+pub fn list(data_dir: &Path) -> Result<Vec<KeyInfo>, KeysError> {
+    let data = DataDir::beside(data_dir)?;
+    let keys = read(&data.keys())?.unwrap_or_default().keys;
+    Ok(keys.into_iter().map(|key| KeyInfo { name: key.name, created_at: key.created_at }).collect())
+}
+
+/// Revokes a key. A server that is running refuses it from now on.
+pub fn revoke(data_dir: &Path, name: &str) -> Result<(), KeysError> {
+    change(data_dir, |file| {
+        let before = file.keys.len();
+        file.keys.retain(|key| key.name != name);
+        if file.keys.len() == before { Err(KeysError::Missing(name.to_owned())) } else { Ok(()) }
+    })
+}
+
+/// Changes the file, one program at a time.
+fn change(data_dir: &Path, act: impl FnOnce(&mut KeyFile) -> Result<(), KeysError>) -> Result<(), KeysError> {
+    let path = DataDir::beside(data_dir)?.keys();
+    let fault = |source| KeysError::Io { path: path.clone(), source };
+    let lock = File::create(path.with_extension("lock")).map_err(fault)?;
+    lock.lock().map_err(fault)?;
+    let mut file = read(&path)?.unwrap_or_default();
+    act(&mut file)?;
+    let json =
+        serde_json::to_vec_pretty(&file).map_err(|source| KeysError::Json { path: path.clone(), source })?;
+    // The file is private from its first byte, whatever the umask.
+    garden_files::write_with(&path, fault, |file| {
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(fault)?;
+        io::Write::write_all(file, &json).map_err(fault)
+    })
+}
+
+fn read(path: &Path) -> Result<Option<KeyFile>, KeysError> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|source| KeysError::Json { path: path.to_owned(), source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(KeysError::Io { path: path.to_owned(), source }),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'@');
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+impl Key {
+    pub(super) fn of(name: &str, token: &str) -> Self {
+        let salt = hex(&random::<16>());
+        Self { name: name.to_owned(), hash: hash(&salt, token), salt, created_at: now() }
+    }
+
+    fn opens(&self, token: &str) -> bool {
+        hash(&self.salt, token).as_bytes().ct_eq(self.hash.as_bytes()).into()
+    }
+}
+
+fn hash(salt: &str, token: &str) -> String {
+    hex(&Sha256::new().chain_update(salt).chain_update(token).finalize())
+}
+
+/// The keys of a running server.
+pub(crate) struct Keys {
+    sources: Vec<Source>,
+    loopback: bool,
+    loaded: Mutex<Vec<Loaded>>,
+}
+
+struct Source {
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The data folder's, which may be missing.
+    Hashed,
+    /// A file of tokens that the server was told of.
+    Tokens,
+}
+
+/// What a file held when it was read.
+#[derive(Default)]
+struct Loaded {
+    stamp: Option<Stamp>,
+    keys: Vec<Key>,
+}
+
+/// What changes with a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp(u64, i64, i64, u64);
+
+impl Keys {
+    /// Reads the keys of a data folder, and of a file of tokens.
+    pub(super) fn open(data: &DataDir, tokens: Option<&Path>, loopback: bool) -> Result<Self, KeysError> {
+        let hashed = Source { path: data.keys(), kind: Kind::Hashed };
+        let tokens = tokens.map(|path| Source { path: path.to_owned(), kind: Kind::Tokens });
+        let sources: Vec<Source> = [hashed].into_iter().chain(tokens).collect();
+        let loaded = sources.iter().map(Source::load).collect::<Result<_, _>>()?;
+        Ok(Self { sources, loopback, loaded: Mutex::new(loaded) })
+    }
+
+    /// Whether requests need a key: always at an address that others reach, and at loopback once somebody has added a
+    /// key. Revoking the last key opens nothing.
+    pub(crate) fn are_needed(&self) -> bool {
+        !self.loopback
+            || self.sources.len() > 1
+            || self.with_loaded(|loaded| loaded.iter().any(|loaded| loaded.stamp.is_some()))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.with_loaded(|loaded| loaded.iter().all(|loaded| loaded.keys.is_empty()))
+    }
+
+    /// The key that a token belongs to.
+    pub(super) fn find(&self, token: &str) -> Option<Key> {
+        self.with_loaded(|loaded| {
+            let keys = loaded.iter().flat_map(|loaded| &loaded.keys);
+            // All keys are tried, so that the time does not tell which one it was.
+            keys.filter(|key| key.opens(token)).fold(None, |found, key| found.or_else(|| Some(key.clone())))
+        })
+    }
+
+    /// Whether a key that was found earlier still opens.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.with_loaded(|loaded| loaded.iter().any(|loaded| loaded.keys.contains(key)))
+    }
+
+    fn with_loaded<T>(&self, act: impl FnOnce(&[Loaded]) -> T) -> T {
+        let mut all = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        for (source, loaded) in self.sources.iter().zip(all.iter_mut()) {
+            if source.stamp() != loaded.stamp {
+                // A file that cannot be read opens nothing, and is read again at the next request.
+                *loaded = source.load().unwrap_or(Loaded { stamp: loaded.stamp, keys: Vec::new() });
+            }
+        }
+        act(&all)
+    }
+}
+
+impl Source {
+    fn stamp(&self) -> Option<Stamp> {
+        fs::metadata(&self.path)
+            .ok()
+            .map(|file| Stamp(file.ino(), file.mtime(), file.mtime_nsec(), file.size()))
+    }
+
+    fn load(&self) -> Result<Loaded, KeysError> {
+        // The stamp is taken first: a change in between is then seen at the next request.
+        let stamp = self.stamp();
+        let keys = match self.kind {
+            Kind::Hashed => read(&self.path)?.map(|file| file.keys),
+            Kind::Tokens => Some(read_tokens(&self.path)?),
+        };
+        Ok(Loaded { stamp, keys: keys.unwrap_or_default() })
+    }
+}
+
+/// Reads a file of tokens: a token a line, or a name and a token; `#` begins a comment.
+fn read_tokens(path: &Path) -> Result<Vec<Key>, KeysError> {
+    let fault = |source| KeysError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(fault)?;
+    if file.metadata().map_err(fault)?.mode() & 0o004 != 0 {
+        return Err(KeysError::Readable { path: path.to_owned() });
+    }
+    let mut text = String::new();
+    file.take(LARGEST_FILE).read_to_string(&mut text).map_err(fault)?;
+    let mut keys = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let wrong = |message| KeysError::Line { path: path.to_owned(), line: number, message };
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let (name, token) = match (words.next(), words.next(), words.next()) {
+            (None, ..) => continue,
+            (Some(token), None, _) => (format!("token-{number}"), token),
+            (Some(name), Some(token), None) => (name.to_owned(), token),
+            _ => return Err(wrong("write a name and a token, or a token alone")),
+        };
+        if token.len() < SHORTEST {
+            return Err(wrong("a token needs at least 16 characters"));
+        }
+        keys.push(Key::of(&name, token));
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, DataDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::beside(folder.path()).unwrap();
+        (folder, data)
+    }
+
+    #[test]
+    fn a_key_opens_until_it_is_revoked_and_its_token_is_nowhere() {
+        let (folder, data) = folder();
+        let keys = Keys::open(&data, None, true).unwrap();
+        assert!(!keys.are_needed());
+        let token = add(folder.path(), "anna").unwrap();
+        assert!(token.starts_with("mg-") && token.len() == 46, "{token}");
+        assert!(keys.are_needed());
+        let anna = keys.find(&token).unwrap();
+        assert!(anna.name == "anna" && keys.has(&anna));
+        assert!(keys.find("mg-other").is_none() && keys.find("").is_none());
+        assert!(!fs::read_to_string(data.keys()).unwrap().contains(&token));
+        assert_eq!(fs::metadata(data.keys()).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(add(folder.path(), "anna"), Err(KeysError::Taken(_))));
+        let berta = add(folder.path(), "berta").unwrap();
+        revoke(folder.path(), "anna").unwrap();
+        assert!(keys.find(&token).is_none() && !keys.has(&anna), "at once");
+        assert!(keys.find(&berta).is_some());
+        let names: Vec<String> = list(folder.path()).unwrap().into_iter().map(|key| key.name).collect();
+        assert_eq!(names, ["berta"]);
+        revoke(folder.path(), "berta").unwrap();
+        assert!(keys.are_needed(), "revoking the last key opens nothing");
+        assert!(matches!(revoke(folder.path(), "berta"), Err(KeysError::Missing(_))));
+        for name in ["", "a b", "a/b", &"x".repeat(65)] {
+            assert!(matches!(add(folder.path(), name), Err(KeysError::Name(_))));
+        }
+    }
+
+    #[test]
+    fn a_file_that_breaks_opens_nothing() {
+        let (folder, data) = folder();
+        let token = add(folder.path(), "anna").unwrap();
+        let keys = Keys::open(&data, None, true).unwrap();
+        fs::write(data.keys(), "{").unwrap();
+        assert!(keys.are_needed() && keys.find(&token).is_none());
+        assert!(matches!(Keys::open(&data, None, true), Err(KeysError::Json { .. })));
+    }
+
+    #[test]
+    fn tokens_come_from_a_file_that_is_private() {
+        let (folder, data) = folder();
+        let path = folder.path().join("tokens");
+        let write = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Keys::open(&data, Some(&path), true)
+        };
+        let text = "# ours\nanna 0123456789abcdef # her laptop\n\n  fedcba9876543210\n";
+        let keys = write(text, 0o600).unwrap();
+        assert_eq!(keys.find("0123456789abcdef").unwrap().name, "anna");
+        assert_eq!(keys.find("fedcba9876543210").unwrap().name, "token-4");
+        assert!(keys.find("anna").is_none() && keys.are_needed());
+        assert!(matches!(write(text, 0o644), Err(KeysError::Readable { .. })));
+        assert!(keys.find("0123456789abcdef").is_none(), "it is not trusted any more");
+        assert!(matches!(write("short", 0o600), Err(KeysError::Line { line: 1, .. })));
+        assert!(matches!(write("a b c", 0o600), Err(KeysError::Line { line: 1, .. })));
+        let missing = Keys::open(&data, Some(&folder.path().join("none")), true);
+        assert!(matches!(missing, Err(KeysError::Io { .. })));
+    }
+}

@@ -1,0 +1,149 @@
+//! Who may ask, and how much: what stands between the network and the handlers.
+//!
+//! Takes every request before its handler and every answer after it. A request passes if its Host and Origin are the
+//! server's own, its client has not asked too often, and it brings a key where keys are needed. Every answer gets an
+//! id, security headers and a place in the counters; a handler that panics becomes an error like any other.
+
+mod counters;
+mod frame;
+mod hosts;
+pub(crate) mod keys;
+mod login;
+mod rate;
+mod sessions;
+mod streams;
+
+pub(crate) use counters::Counters;
+pub(crate) use login::routes;
+pub(crate) use streams::{StreamPermit, Streams};
+
+use crate::{api::error::ApiError, app::App, config::ServeConfig, data_dir::DataDir};
+use axum::{
+    Router,
+    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
+    http::{HeaderMap, Method, header},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Redirect, Response},
+};
+use hosts::Hosts;
+use keys::{Keys, KeysError};
+use rate::Rate;
+use sessions::Sessions;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+
+/// Bytes of a body, where a route does not say otherwise. Files are counted as they are received.
+const BODY: usize = 2 << 20;
+/// How long a client may send nothing in the middle of a body.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What requests are checked against.
+pub(crate) struct Guard {
+    hosts: Hosts,
+    pub(crate) keys: Keys,
+    sessions: Sessions,
+    rate: Rate,
+}
+
+/// Who sent a request: the name of a key, where keys are needed. Handlers may take it from the request's extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Client {
+    pub key: Option<String>,
+}
+
+impl Guard {
+    pub(crate) fn open(
+        config: &ServeConfig,
+        data: &DataDir,
+        address: SocketAddr,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, KeysError> {
+        let keys = Keys::open(data, config.token_file.as_deref(), address.ip().is_loopback())?;
+        if !address.ip().is_loopback() && keys.is_empty() {
+            return Err(KeysError::Needed(address.ip()));
+        }
+        if keys.are_needed() && keys.is_empty() {
+            notes.push("no request will be let in: every key was revoked; add a key".to_owned());
+        }
+        Ok(Self {
+            hosts: Hosts::new(address, &config.allowed_hosts),
+            keys,
+            sessions: Sessions::default(),
+            rate: Rate::new(config.rate_limit),
+        })
+    }
+
+    /// Who sends this, if they may be let in.
+    fn client(&self, headers: &HeaderMap) -> Result<Client, ApiError> {
+        if !self.keys.are_needed() {
+            return Ok(Client { key: None });
+        }
+        let bearer = headers.get(header::AUTHORIZATION).map(|value| {
+            let token = value.to_str().ok().and_then(|value| value.split_once(' '));
+            token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim())
+        });
+        match bearer {
+            Some(token) => {
+                let key = token.and_then(|token| self.keys.find(token));
+                let wrong = "the key is wrong or was revoked; send 'Authorization: Bearer TOKEN'";
+                key.map(|key| Client { key: Some(key.name) }).ok_or_else(|| ApiError::unauthorized(wrong))
+            }
+            None => {
+                let key = login::cookie(headers).and_then(|cookie| self.sessions.find(cookie));
+                let key = key.filter(|key| self.keys.has(key));
+                let none = "this server needs a key; send 'Authorization: Bearer TOKEN'";
+                key.map(|key| Client { key: Some(key.name) }).ok_or_else(|| ApiError::unauthorized(none))
+            }
+        }
+    }
+}
+
+/// Puts the guard around routes. Layers that are added later see a request earlier.
+pub(crate) fn around(routes: Router<App>, app: &App) -> Router<App> {
+    routes
+        .layer(RequestBodyTimeoutLayer::new(SILENCE))
+        .layer(DefaultBodyLimit::max(BODY))
+        .layer(from_fn_with_state(app.clone(), admit))
+        .layer(CatchPanicLayer::custom(frame::panicked))
+        .layer(from_fn_with_state(app.clone(), frame::frame))
+}
+
+async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let guard = &app.guard;
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
+    let passed = guard.hosts.check(&request).and_then(|()| guard.rate.check(peer));
+    if let Err(refusal) = passed {
+        return refusal.into_response();
+    }
+    match guard.client(request.headers()) {
+        Ok(client) => drop(request.extensions_mut().insert(client)),
+        Err(_) if is_open(request.uri().path()) => {}
+        Err(_) if wants_page(&request) => return to_login(&request),
+        Err(refusal) => return refusal.into_response(),
+    }
+    next.run(request).await
+}
+
+/// What needs no key: it tells nothing about anybody's work.
+fn is_open(path: &str) -> bool {
+    matches!(path, "/health" | "/login" | "/logout" | "/openapi.json" | "/docs" | "/favicon.ico")
+        || path.starts_with("/assets/")
+        || path.starts_with("/docs/")
+}
+
+/// Whether somebody looks at a page, rather than a program asking the API.
+fn wants_page(request: &Request) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    request.method() == Method::GET
+        && !request.uri().path().starts_with("/v1/")
+        && accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn to_login(request: &Request) -> Response {
+    let next = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    Redirect::to(&format!("/login?next={}", login::encode(next))).into_response()
+}

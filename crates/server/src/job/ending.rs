@@ -1,0 +1,229 @@
+//! What the end of an attempt means for its job.
+//!
+//! Takes how an attempt ended, as its keeper recorded it, and what the job was told, and gives the [`Next`] thing to
+//! happen. A job that was killed says so in words, with its last readings; one that vanished without a record, because
+//! its keeper or the machine died, goes on from its checkpoint.
+
+use super::{
+    progress::Progress,
+    record::{AttemptEnd, Fault, How, JobRecord, JobState, Wanted},
+};
+use garden_memory::ByteSize;
+
+/// Attempts that may vanish in a row without a step before the job is given up.
+pub(crate) const MOST_VANISHED: u32 = 5;
+/// The exit codes of the trainer: stopped at a memory limit, and interrupted, both after a checkpoint.
+const AT_LIMIT: i32 = 75;
+const INTERRUPTED: i32 = 130;
+
+/// What happens to a job whose attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Next {
+    Succeeded,
+    Failed(Fault),
+    /// Cancelled; `kept` if its last checkpoint is the result.
+    Cancelled {
+        kept: bool,
+    },
+    /// It waits until somebody resumes it.
+    Paused,
+    /// Back to the queue because the server asked for it.
+    Requeued,
+    /// Back to the queue, from its checkpoint, after a kill or a limit; with the reason.
+    Restarted(Fault),
+    /// Back to the queue, from its checkpoint, because nobody knows how it ended.
+    Vanished,
+}
+
+/// Decides what happens after an attempt. Without a record of its end the attempt vanished.
+pub(crate) fn next(
+    record: &JobRecord,
+    state: &JobState,
+    progress: &Progress,
+    end: Option<&AttemptEnd>,
+    limit: u64,
+) -> Next {
+    if state.wanted == Some(Wanted::Cancel) {
+        return Next::Cancelled { kept: false };
+    }
+    let Some(end) = end else { return after_vanishing(state, progress) };
+    match (end.how, state.wanted) {
+        (How::Exited(0), _) => Next::Succeeded,
+        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Stop)) => Next::Cancelled { kept: true },
+        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Pause)) => Next::Paused,
+        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Requeue)) => Next::Requeued,
+        // Somebody else asked it to end, politely: it goes on, like one that vanished.
+        (How::Exited(INTERRUPTED), _) => after_vanishing(state, progress),
+        (How::Exited(AT_LIMIT) | How::StoppedAtLimit | How::KilledAtLimit | How::Signaled(_), _) => {
+            let fault = killed(end, limit);
+            if state.restarts < record.max_restarts { Next::Restarted(fault) } else { Next::Failed(fault) }
+        }
+        (How::Exited(_) | How::NotStarted, _) => Next::Failed(failed(end, progress)),
+    }
+}
+
+fn after_vanishing(state: &JobState, progress: &Progress) -> Next {
+    let stuck = state.vanished >= MOST_VANISHED && progress.step <= state.step;
+    match state.wanted {
+        Some(Wanted::Stop) => Next::Cancelled { kept: true },
+        Some(Wanted::Pause) => Next::Paused,
+        Some(Wanted::Requeue) => Next::Requeued,
+        _ if stuck => Next::Failed(Fault {
+            code: "vanished".into(),
+            message: format!(
+                "the job's process vanished {} times in a row without a step: something on this machine ends it",
+                state.vanished + 1
+            ),
+            param: None,
+        }),
+        _ => Next::Vanished,
+    }
+}
+
+/// A job that was ended because of its memory, or by a signal.
+fn killed(end: &AttemptEnd, limit: u64) -> Fault {
+    let limit = ByteSize(limit);
+    let last = end.last_readings.last().map_or(String::new(), |reading| {
+        let step = reading.step.map(|step| format!(" at step {step}")).unwrap_or_default();
+        format!("; its last reading was {}{step}", ByteSize(reading.resident_bytes))
+    });
+    let (code, what) = match end.how {
+        How::KilledAtLimit => {
+            ("out_of_memory", format!("the kernel killed the job at its memory limit of {limit}"))
+        }
+        How::Signaled(9) => (
+            "killed",
+            format!(
+                "the job was killed (signal 9): by the kernel because the machine ran out of memory, or by hand. Its \
+                 limit was {limit}"
+            ),
+        ),
+        How::Signaled(signal) => ("killed", format!("the job was ended by signal {signal}")),
+        _ => (
+            "memory_limit",
+            format!("the job was stopped at its memory limit of {limit}, after a checkpoint"),
+        ),
+    };
+    let verdict = end
+        .verdict
+        .map(|verdict| format!("; its memory was judged `{}`", verdict.name()))
+        .unwrap_or_default();
+    let words: String = end.words.iter().map(|words| format!("\n{words}")).collect();
+    Fault { code: code.into(), message: format!("{what}{last}{verdict}{words}"), param: None }
+}
+
+/// A job whose trainer gave up.
+fn failed(end: &AttemptEnd, progress: &Progress) -> Fault {
+    let message = match (&progress.last_error, end.how) {
+        (Some(error), _) => error.clone(),
+        (None, How::Exited(code)) => format!("the trainer ended with code {code}; its log tells more"),
+        (None, _) => end.words.join("\n"),
+    };
+    Fault { code: "training_failed".into(), message, param: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::record::{Hyperparameters, LastReading, OrAuto, Phase};
+
+    fn record(max_restarts: u32) -> JobRecord {
+        JobRecord {
+            id: "ftjob-a".into(),
+            number: 1,
+            created_at: 1,
+            model: "tiny".into(),
+            base: "tiny".into(),
+            suffix: None,
+            training_file: "file-a".into(),
+            validation_file: None,
+            hyperparameters: Hyperparameters {
+                batch_size: OrAuto::AUTO,
+                learning_rate_multiplier: OrAuto::AUTO,
+                n_epochs: OrAuto::AUTO,
+            },
+            seed: 1,
+            metadata: Default::default(),
+            settings: Default::default(),
+            max_restarts,
+            rerun_of: None,
+            resumed_from: None,
+        }
+    }
+
+    fn ended(how: How) -> AttemptEnd {
+        AttemptEnd {
+            at: 5,
+            how,
+            words: vec!["telling the command to stop".into()],
+            verdict: Some(garden_memory::Verdict::Leak),
+            judgement: Vec::new(),
+            peak_bytes: 2_000_000_000,
+            last_readings: vec![LastReading {
+                t: 3.0,
+                step: Some(7),
+                resident_bytes: 2_000_000_000,
+                owned_bytes: 1_900_000_000,
+            }],
+            energy_joules: None,
+        }
+    }
+
+    fn after(how: Option<How>, wanted: Option<Wanted>, restarts_left: u32) -> Next {
+        let state = JobState { wanted, ..JobState::new(Phase::Running, 0) };
+        let end = how.map(ended);
+        next(&record(restarts_left), &state, &Progress::default(), end.as_ref(), 2_100_000_000)
+    }
+
+    #[test]
+    fn what_was_wanted_decides_what_an_interrupted_attempt_means() {
+        let interrupted = Some(How::Exited(130));
+        assert_eq!(after(interrupted, Some(Wanted::Stop), 0), Next::Cancelled { kept: true });
+        assert_eq!(after(interrupted, Some(Wanted::Pause), 0), Next::Paused);
+        assert_eq!(after(interrupted, Some(Wanted::Requeue), 0), Next::Requeued);
+        assert_eq!(after(interrupted, None, 0), Next::Vanished, "somebody else interrupted it");
+        assert_eq!(after(None, Some(Wanted::Cancel), 0), Next::Cancelled { kept: false });
+        assert_eq!(after(None, Some(Wanted::Pause), 0), Next::Paused);
+        assert_eq!(
+            after(Some(How::Exited(0)), Some(Wanted::Pause), 0),
+            Next::Succeeded,
+            "it was done already"
+        );
+    }
+
+    #[test]
+    fn a_kill_is_told_with_its_readings_or_restarted_if_asked() {
+        for how in [How::Signaled(9), How::StoppedAtLimit, How::KilledAtLimit, How::Exited(75)] {
+            let Next::Failed(fault) = after(Some(how), None, 0) else { panic!("{how:?}") };
+            assert!(
+                fault.message.contains("2.00 GB at step 7") && fault.message.contains("`leak`"),
+                "{fault:?}"
+            );
+            assert!(matches!(after(Some(how), None, 1), Next::Restarted(_)), "{how:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_vanishes_goes_on_but_not_for_ever() {
+        let vanished = |vanished, step_before, step| {
+            let state = JobState { vanished, step: step_before, ..JobState::new(Phase::Running, 0) };
+            let mut progress = Progress::default();
+            progress.step = step;
+            next(&record(0), &state, &progress, None, 0)
+        };
+        assert_eq!(vanished(0, 0, 0), Next::Vanished);
+        assert_eq!(vanished(MOST_VANISHED, 3, 4), Next::Vanished, "it gets ahead");
+        assert!(matches!(vanished(MOST_VANISHED, 3, 3), Next::Failed(_)));
+    }
+
+    #[test]
+    fn the_trainers_own_words_are_the_error() {
+        let mut progress = Progress::default();
+        progress.last_error = Some("row 3 is bad".into());
+        let state = JobState::new(Phase::Running, 0);
+        let Next::Failed(fault) = next(&record(0), &state, &progress, Some(&ended(How::Exited(1))), 0) else {
+            panic!()
+        };
+        assert_eq!(fault.message, "row 3 is bad");
+    }
+}

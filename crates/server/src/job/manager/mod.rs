@@ -1,0 +1,458 @@
+//! The thread that owns every job that is not over.
+//!
+//! Requests reach it as messages and are answered one after another, so that no two of them can change a job at once.
+//! Between messages it looks at what runs, starts what may start, and brings the index up to date. [`Jobs`] is the
+//! handle that requests use.
+
+mod live;
+mod orders;
+mod queue;
+mod recovery;
+
+pub(crate) use live::Indexed;
+pub(crate) use orders::NewJob;
+pub(crate) use recovery::held_by_running;
+
+use super::{
+    ending::{self, Next},
+    journal::Level,
+    keeper::seconds_now,
+    planner::{JobPlan, PlanFault, Planner},
+    record::{JobRecord, JobState, Phase},
+    runner::{RunState, Runner},
+};
+use crate::{
+    api::error::ApiError,
+    budget::{Budget, Claim},
+    data_dir::DataDir,
+    store::Store,
+};
+use live::{Live, Planning};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use tokio::sync::{oneshot, watch};
+
+/// How often the jobs are looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// How often the index learns of a job's progress; changes of state go there at once.
+const INDEX_EVERY: Duration = Duration::from_secs(1);
+/// How long a keeper that was just started may take to take its lock.
+const STARTING: Duration = Duration::from_secs(5);
+/// A plan that is made in the background may take this long: a dataset of a hundred gigabytes is read.
+const PLAN_PATIENCE: Duration = Duration::from_secs(6 * 3600);
+
+/// Is told that a job is over.
+pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) + Send>;
+
+/// What the manager needs of the rest of the server.
+pub(crate) struct Surroundings {
+    pub data: DataDir,
+    pub store: Store,
+    pub budget: Budget,
+    pub runner: Box<dyn Runner>,
+    pub planner: Planner,
+    pub max_jobs: usize,
+    /// Called when a job is over.
+    pub on_end: OnEnd,
+    /// Asks models to give back so many bytes; whether they will.
+    pub make_room: Box<dyn Fn(u64) -> bool + Send>,
+    pub runtime: tokio::runtime::Handle,
+}
+
+/// What somebody asks of a job.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Cancel,
+    Stop,
+    Pause,
+    Resume,
+    Priority(i64),
+}
+
+enum Message {
+    Create(Box<NewJob>, oneshot::Sender<Result<(), ApiError>>),
+    Act(String, Action, oneshot::Sender<Result<(), ApiError>>),
+    Delete(String, oneshot::Sender<Result<(), ApiError>>),
+    Planned(String, Box<Result<JobPlan, PlanFault>>),
+    Shutdown(Duration, oneshot::Sender<()>),
+}
+
+/// A handle to the manager.
+#[derive(Clone)]
+pub(crate) struct Jobs {
+    messages: Sender<Message>,
+    changed: watch::Receiver<u64>,
+    outlook: Arc<RwLock<Outlook>>,
+    pinned: Arc<Mutex<Vec<String>>>,
+}
+
+/// What handlers ask without a message.
+#[derive(Debug, Default)]
+struct Outlook {
+    /// The jobs that wait, in the order of their turn.
+    queue: Vec<String>,
+    /// The files of jobs that are not over.
+    files: BTreeSet<String>,
+    /// The models that they start from.
+    models: BTreeSet<String>,
+}
+
+/// Files of a job that is being made: they are not deleted meanwhile.
+pub(crate) struct Pin {
+    files: Vec<String>,
+    pinned: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        for file in &self.files {
+            if let Some(place) = pinned.iter().position(|other| other == file) {
+                pinned.swap_remove(place);
+            }
+        }
+    }
+}
+
+impl Jobs {
+    /// Finds the jobs of the data folder and starts the manager. `notes` are told what a person should know.
+    pub(crate) fn start(surroundings: Surroundings, notes: &mut Vec<String>) -> io::Result<Self> {
+        let (messages, inbox) = channel();
+        let (change, changed) = watch::channel(0);
+        let outlook = Arc::<RwLock<Outlook>>::default();
+        let mut manager = Manager {
+            surroundings,
+            live: BTreeMap::new(),
+            messages: messages.clone(),
+            change,
+            outlook: outlook.clone(),
+            indexed: Instant::now(),
+            disk: queue::DiskWatch::default(),
+            claim: None,
+            newest: 0,
+            stopping: false,
+        };
+        manager.recover(notes);
+        thread::Builder::new().name("jobs".into()).spawn(move || manager.run(&inbox))?;
+        Ok(Self { messages, changed, outlook, pinned: Arc::default() })
+    }
+
+    /// Makes a new job.
+    pub(crate) async fn create(&self, job: NewJob) -> Result<(), ApiError> {
+        self.ask(|reply| Message::Create(Box::new(job), reply)).await
+    }
+
+    /// Does something with a job that is not over.
+    pub(crate) async fn act(&self, id: &str, action: Action) -> Result<(), ApiError> {
+        self.ask(|reply| Message::Act(id.to_owned(), action, reply)).await
+    }
+
+    /// Removes a job that is over, with all its files.
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), ApiError> {
+        self.ask(|reply| Message::Delete(id.to_owned(), reply)).await
+    }
+
+    /// Writes checkpoints and ends what runs here, waiting no longer than `patience`; the next server goes on with it.
+    pub(crate) async fn shutdown(&self, patience: Duration) {
+        let (reply, done) = oneshot::channel();
+        if self.messages.send(Message::Shutdown(patience, reply)).is_ok() {
+            let _ = done.await;
+        }
+    }
+
+    /// Changes whenever something about any job has changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.clone()
+    }
+
+    /// The place of a job in the queue, from 1.
+    pub(crate) fn queue_position(&self, id: &str) -> Option<usize> {
+        let outlook = self.outlook.read().unwrap_or_else(PoisonError::into_inner);
+        outlook.queue.iter().position(|queued| queued == id).map(|index| index + 1)
+    }
+
+    /// Whether a job that is not over, or one that is being made, reads this file.
+    pub(crate) fn uses_file(&self, id: &str) -> bool {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|pinned| pinned == id)
+            || self.outlook.read().unwrap_or_else(PoisonError::into_inner).files.contains(id)
+    }
+
+    /// Whether a job that is not over starts from this model.
+    pub(crate) fn uses_model(&self, name: &str) -> bool {
+        self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
+    }
+
+    /// Keeps files from being deleted while a job is made of them.
+    pub(crate) fn pin(&self, files: Vec<String>) -> Pin {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(files.iter().cloned());
+        Pin { files, pinned: self.pinned.clone() }
+    }
+
+    async fn ask(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Result<(), ApiError>>) -> Message,
+    ) -> Result<(), ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || ApiError::internal("the server is ending");
+        self.messages.send(message(reply)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+struct Manager {
+    surroundings: Surroundings,
+    /// Jobs that are not over, by id.
+    live: BTreeMap<String, Live>,
+    messages: Sender<Message>,
+    change: watch::Sender<u64>,
+    outlook: Arc<RwLock<Outlook>>,
+    /// When the index last learned of progress.
+    indexed: Instant,
+    disk: queue::DiskWatch,
+    /// The memory that the next job waits for, where models are about to give it back.
+    claim: Option<Claim>,
+    /// The number of the newest job.
+    newest: u64,
+    /// The server ends: nothing is started any more.
+    stopping: bool,
+}
+
+impl Manager {
+    fn run(mut self, inbox: &Receiver<Message>) {
+        let mut shutdown: Option<(Instant, oneshot::Sender<()>)> = None;
+        loop {
+            match inbox.recv_timeout(TICK) {
+                Ok(Message::Shutdown(patience, reply)) => {
+                    self.begin_shutdown();
+                    shutdown = Some((Instant::now() + patience, reply));
+                }
+                Ok(message) => self.answer(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.tick();
+            let over = |(until, _): &mut (Instant, _)| self.nothing_runs_here() || Instant::now() >= *until;
+            if let Some((_, reply)) = shutdown.take_if(over) {
+                self.bring_index_up_to_date(true);
+                let _ = reply.send(());
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, message: Message) {
+        // A client that went away wants no answer.
+        match message {
+            Message::Create(job, reply) => drop(reply.send(self.create(*job))),
+            Message::Act(id, action, reply) => drop(reply.send(self.act(&id, &action))),
+            Message::Delete(id, reply) => drop(reply.send(self.delete(&id))),
+            Message::Planned(id, plan) => self.planned(&id, *plan),
+            Message::Shutdown(..) => {}
+        }
+    }
+
+    fn tick(&mut self) {
+        let ids: Vec<String> = self.live.keys().cloned().collect();
+        for id in ids {
+            match self.live[&id].state.phase {
+                Phase::Running => self.look_at(&id),
+                Phase::Validating => self.start_planning(&id),
+                _ => {}
+            }
+        }
+        self.watch_disk();
+        self.start_what_may_start();
+        self.bring_index_up_to_date(false);
+    }
+
+    /// Looks at a job that runs: what it says, and whether it still does.
+    fn look_at(&mut self, id: &str) {
+        let Some(job) = self.live.get_mut(id) else { return };
+        job.read_journal();
+        if job.state.handle.is_none()
+            && let Ok(Some(attempt)) = job.folder.read_attempt(job.state.attempt)
+            && let Some(handle) = self.surroundings.runner.handle_of(&attempt.process)
+            && job.change(|state| state.handle = Some(handle)).is_ok()
+        {
+            return self.signal(id);
+        }
+        let state = match &job.state.handle {
+            Some(handle) => self.surroundings.runner.state(&job.folder, handle),
+            // The server died between writing the state and starting the keeper, which may be about to take its lock.
+            None if job.folder.is_kept().unwrap_or(true) => RunState::Running,
+            None => RunState::Gone,
+        };
+        if state != RunState::Gone {
+            job.missing_since = None;
+            return;
+        }
+        let end = job.folder.read_attempt(job.state.attempt).ok().flatten();
+        let since = *job.missing_since.get_or_insert_with(Instant::now);
+        if end.is_none() && since.elapsed() < STARTING {
+            return;
+        }
+        // What it said last, before its end is judged.
+        job.read_journal();
+        self.ended(id);
+    }
+
+    /// Decides what becomes of a job whose attempt is over, and does it.
+    fn ended(&mut self, id: &str) {
+        let Some(job) = self.live.get_mut(id) else { return };
+        let attempt = job.folder.read_attempt(job.state.attempt).ok().flatten();
+        let limit = attempt.as_ref().map_or(0, |attempt| attempt.limit_bytes);
+        let end = attempt.and_then(|attempt| attempt.end);
+        let next = ending::next(&job.record, &job.state, &job.progress, end.as_ref(), limit);
+        let step = job.progress.step;
+        let checkpoint = job.folder.checkpoints().last().copied();
+        let changed = job.change(|state| {
+            state.energy_joules = add(state.energy_joules, end.as_ref().and_then(|end| end.energy_joules));
+            state.last_end = end;
+            (state.handle, state.wanted, state.told) = (None, None, false);
+            state.vanished = match next {
+                Next::Vanished if step <= state.step => state.vanished + 1,
+                _ => 0,
+            };
+            state.step = state.step.max(step);
+            apply(state, &next, checkpoint);
+        });
+        if changed.is_err() {
+            // The disk is full: the same is decided again at the next look.
+            return;
+        }
+        job.reservation = None;
+        job.missing_since = None;
+        job.not_before = (next == Next::Vanished)
+            .then(|| Instant::now() + Duration::from_secs(1 << job.state.vanished.min(6)));
+        tell_next(job, &next, checkpoint);
+        self.settle(id);
+    }
+
+    /// Puts a changed job into the index, and lets go of one that is over.
+    fn settle(&mut self, id: &str) {
+        let Some(job) = self.live.get_mut(id) else { return };
+        job.stale = false;
+        let row = job.row();
+        let over = job.state.phase.is_final();
+        // Where the index cannot be written, the folder still tells the truth: the next start corrects it.
+        let written = self.surroundings.store.put_job_later(row);
+        job.stale = written.is_err();
+        if over {
+            announce(&self.surroundings.on_end, job);
+            self.live.remove(id);
+        }
+        self.publish();
+    }
+
+    fn bring_index_up_to_date(&mut self, at_once: bool) {
+        if !at_once && self.indexed.elapsed() < INDEX_EVERY {
+            return;
+        }
+        self.indexed = Instant::now();
+        let mut any = false;
+        for job in self.live.values_mut().filter(|job| job.stale) {
+            any = true;
+            job.stale = self.surroundings.store.put_job_later(job.row()).is_err();
+        }
+        if any {
+            self.publish();
+        }
+    }
+
+    /// Tells everybody that something changed.
+    fn publish(&mut self) {
+        let records = self.live.values().map(|job| &job.record);
+        let files =
+            records.flat_map(|record| std::iter::once(&record.training_file).chain(&record.validation_file));
+        let models = self.live.values().flat_map(|job| [&job.record.model, &job.record.base]);
+        let outlook = Outlook {
+            queue: self.turn(),
+            files: files.cloned().collect(),
+            models: models.cloned().collect(),
+        };
+        *self.outlook.write().unwrap_or_else(PoisonError::into_inner) = outlook;
+        self.change.send_modify(|version| *version += 1);
+    }
+
+    fn start_planning(&mut self, id: &str) {
+        let Some(job) = self.live.get_mut(id).filter(|job| job.planning.is_none()) else { return };
+        let (planner, settings) = (self.surroundings.planner.clone(), job.folder.settings());
+        let (room, messages, id) = (self.surroundings.budget.total(), self.messages.clone(), id.to_owned());
+        let planning = self.surroundings.runtime.spawn(async move {
+            let plan = planner.plan(&settings, room, PLAN_PATIENCE).await;
+            let _ = messages.send(Message::Planned(id, Box::new(plan)));
+        });
+        job.planning = Some(Planning(planning.abort_handle()));
+    }
+}
+
+/// Tells the end of a job to those who wait for it. A server that dies before this is written down tells it again.
+fn announce(on_end: &OnEnd, job: &mut Live) {
+    on_end(&job.record, job.state.phase);
+    let _ = job.change(|state| state.announced = true);
+}
+
+/// The state after an attempt.
+fn apply(state: &mut JobState, next: &Next, checkpoint: Option<u64>) {
+    let over = |state: &mut JobState, phase| {
+        state.phase = phase;
+        state.finished_at = Some(seconds_now());
+    };
+    match next {
+        Next::Succeeded => over(state, Phase::Succeeded),
+        Next::Failed(fault) => {
+            over(state, Phase::Failed);
+            state.fault = Some(fault.clone());
+        }
+        Next::Cancelled { kept } => {
+            over(state, Phase::Cancelled);
+            state.result_step = checkpoint.filter(|_| *kept);
+        }
+        Next::Paused => (state.phase, state.paused) = (Phase::Queued, true),
+        Next::Requeued | Next::Vanished => state.phase = Phase::Queued,
+        Next::Restarted(_) => {
+            state.phase = Phase::Queued;
+            state.restarts += 1;
+        }
+    }
+}
+
+fn tell_next(job: &Live, next: &Next, checkpoint: Option<u64>) {
+    let from = checkpoint.map_or("from the start".to_owned(), |step| format!("from step {step}"));
+    let (level, kind, text) = match next {
+        Next::Succeeded => (Level::Info, "succeeded", "The job has successfully completed".to_owned()),
+        Next::Failed(fault) => (Level::Error, "failed", format!("The job failed: {}", fault.message)),
+        Next::Cancelled { kept: true } if checkpoint.is_some() => {
+            (Level::Info, "cancelled", format!("Stopped; the result is the checkpoint of {}", &from[5..]))
+        }
+        Next::Cancelled { .. } => (Level::Info, "cancelled", "The job was cancelled".to_owned()),
+        Next::Paused => (Level::Info, "paused", format!("Paused; it will go on {from}")),
+        Next::Requeued => (Level::Info, "queued", format!("Back in the queue; it will go on {from}")),
+        Next::Restarted(fault) => {
+            (Level::Warn, "restarted", format!("{}\nStarting again {from}", fault.message))
+        }
+        Next::Vanished => (
+            Level::Warn,
+            "vanished",
+            format!(
+                "The job's process ended without a word, as at a power cut or a kill; it will go on {from}"
+            ),
+        ),
+    };
+    job.tell(level, kind, text);
+}
+
+fn add(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (None, None) => None,
+        (a, b) => Some(a.unwrap_or(0.0) + b.unwrap_or(0.0)),
+    }
+}

@@ -1,0 +1,91 @@
+//! What a server finds when it starts: jobs that run, jobs that wait, and an index that may be behind.
+//!
+//! Every folder of a job is looked at. Those that are over go into the index if they are not there; the others are
+//! taken over as they are, running ones with their memory reserved, and looked at like any other from then on.
+
+use super::{Live, Manager, announce};
+use crate::{
+    data_dir::DataDir,
+    job::{folder::JobFolder, journal::Level, planner::JobPlan, record::Phase},
+};
+use std::{collections::BTreeSet, fs};
+
+impl Manager {
+    pub(super) fn recover(&mut self, notes: &mut Vec<String>) {
+        let known: BTreeSet<String> =
+            self.surroundings.store.all_job_ids().unwrap_or_default().into_iter().collect();
+        let mut found = BTreeSet::new();
+        let mut missing = Vec::new();
+        for entry in fs::read_dir(self.surroundings.data.jobs()).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(".new-") || name.starts_with(".deleted-") {
+                // Never known to anybody, or not wanted any more.
+                let _ = fs::remove_dir_all(entry.path());
+                continue;
+            }
+            let Some(folder) = self.surroundings.data.job(&name).map(JobFolder::at) else { continue };
+            let read = folder.read_record().and_then(|record| Ok((record, folder.read_state()?)));
+            let (record, state) = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    notes.push(format!("the job {name} cannot be read and is left alone: {error}"));
+                    continue;
+                }
+            };
+            found.insert(name.clone());
+            self.newest = self.newest.max(record.number);
+            let over = state.phase.is_final();
+            if over && state.announced && known.contains(&name) {
+                continue;
+            }
+            let mut job = Live::new(folder, record, state);
+            if over && !job.state.announced {
+                announce(&self.surroundings.on_end, &mut job);
+            }
+            while job.catch_up() {}
+            missing.push((job.record.number, job.row()));
+            if !over {
+                self.take_over(job);
+            }
+        }
+        for entry in fs::read_dir(self.surroundings.data.models()).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(".deleted-") {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let gone = known.difference(&found);
+        gone.for_each(|id| drop(self.surroundings.store.delete_job_blocking(id)));
+        missing.sort_by_key(|(number, _)| *number);
+        let missing = missing.into_iter().map(|(_, row)| row).collect();
+        if let Err(error) = self.surroundings.store.refill_jobs_blocking(missing) {
+            notes.push(format!("the index is behind the folders: {error}"));
+        }
+        self.bring_index_up_to_date(true);
+        self.publish();
+    }
+
+    fn take_over(&mut self, mut job: Live) {
+        if job.state.phase == Phase::Running {
+            let budget = &self.surroundings.budget;
+            let bytes = job.plan.as_ref().map_or(0, |plan| plan.limit(budget.total()));
+            job.reservation = Some(budget.reserve_anyway(bytes));
+            job.tell(Level::Info, "found", "The server has started again and looks after the job");
+        }
+        let id = job.id().to_owned();
+        self.live.insert(id.clone(), job);
+        // The server may have died before it did what was wanted.
+        self.signal(&id);
+    }
+}
+
+/// Bytes that the jobs of an earlier server hold, by their plans.
+pub(crate) fn held_by_running(data: &DataDir) -> u64 {
+    let folders = fs::read_dir(data.jobs()).into_iter().flatten().flatten();
+    let running = folders.filter_map(|entry| {
+        let folder = JobFolder::at(data.job(entry.file_name().to_str()?)?);
+        let runs = folder.read_state().ok()?.phase == Phase::Running && folder.is_kept().ok()?;
+        let plan: JobPlan = serde_json::from_value(folder.read_plan().ok()?).ok()?;
+        runs.then_some(plan.total_bytes)
+    });
+    running.sum()
+}

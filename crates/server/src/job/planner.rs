@@ -1,0 +1,295 @@
+//! The memory plan of a job, made in a process of its own: it reads every row.
+//!
+//! [`plan_job`] runs in the child. It takes the settings of a run and the bytes that the server may give it, and gives
+//! the plan as JSON. [`Planner`] runs in the server: it starts the child, waits for a bounded time, and reads a bounded
+//! answer.
+
+use super::runner::ChildProgram;
+use garden_memory::ByteSize;
+use garden_model::MemoryPlan;
+use garden_train::{
+    Least, Load, ModelFolder, NoFrontEnd, RunConfig, Setting, Source, TrainOptions, open_data, plan,
+};
+use serde::{Deserialize, Serialize};
+use std::{path::Path, process::Stdio, sync::Arc, time::Duration};
+use tokio::{io::AsyncReadExt, sync::Semaphore, time};
+
+/// A plan is a few kilobytes, an error a few lines.
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// Children that plan at once.
+const AT_ONCE: usize = 2;
+/// Bytes that a child may ask the system for: a plan holds a tokenizer and figures of every row.
+const MEMORY: u64 = 2 << 30;
+
+/// What a job needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct JobPlan {
+    /// Bytes at the peak.
+    pub total_bytes: u64,
+    /// Bytes that the server may give it.
+    pub budget_bytes: u64,
+    /// Whether it fits.
+    pub fits: bool,
+    pub parts: Vec<PlanPart>,
+    /// The parts as a table for people.
+    pub table: String,
+    pub blocks: usize,
+    /// Blocks whose activations are recomputed to fit.
+    pub recomputed_blocks: usize,
+    /// Bytes of one checkpoint, about.
+    pub checkpoint_bytes: u64,
+    /// Ways to do with less.
+    pub least: Vec<LeastPlan>,
+}
+
+/// A part of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct PlanPart {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// A smaller plan, and what leads to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct LeastPlan {
+    pub total_bytes: u64,
+    /// Settings to change.
+    pub settings: std::collections::BTreeMap<String, String>,
+}
+
+/// What the child prints.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Printed {
+    Plan(Box<JobPlan>),
+    Error(String),
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanFault {
+    /// The rows, the model or the settings cannot be used.
+    #[error("{0}")]
+    Refused(String),
+    /// It takes longer than the caller waits.
+    #[error("reading the rows takes longer than {} s", .0.as_secs())]
+    TimeOut(Duration),
+    /// The settings could not be written for the child.
+    #[error("the server's disk refused: {0}")]
+    Disk(std::io::ErrorKind),
+    /// The child failed.
+    #[error("the memory plan could not be made: {0}")]
+    Broken(String),
+}
+
+/// Plans the run of a configuration file for so many bytes, and gives JSON to print: the plan, or why there is none.
+pub fn plan_job(settings: &Path, room: u64) -> String {
+    let printed = match planned(settings, room) {
+        Ok(plan) => Printed::Plan(Box::new(plan)),
+        Err(error) => Printed::Error(error),
+    };
+    serde_json::to_string(&printed).unwrap_or_default()
+}
+
+fn planned(settings: &Path, room: u64) -> Result<JobPlan, String> {
+    let text = |error: &dyn std::error::Error| {
+        let mut words = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let inner_words = inner.to_string();
+            if !words.contains(&inner_words) {
+                words = format!("{words}: {inner_words}");
+            }
+            cause = inner.source();
+        }
+        words
+    };
+    let (options, NoFrontEnd {}) = TrainOptions::from_file(settings).map_err(|error| text(&error))?;
+    let config = RunConfig::resolve(options).map_err(|error| text(&error))?;
+    let place = garden_data::model_folder(&config.base_model, &()).map_err(|error| text(&error))?;
+    let folder = ModelFolder::open(&place).map_err(|error| text(&error))?;
+    let data = open_data(&config, &folder, &()).map_err(|error| text(&error))?;
+    let source = Source::in_folder(folder.config(), folder.path()).map_err(|error| text(&error))?;
+    let least = Least::of(&config, folder.config(), &source, &data.one_row).map_err(|error| text(&error))?;
+    let plan = plan_within(&config, &folder, source, &data.load, room).map_err(|error| text(&error))?;
+    Ok(described(&plan, &least, room))
+}
+
+fn plan_within(
+    config: &RunConfig,
+    folder: &ModelFolder,
+    source: Source,
+    load: &Load,
+    room: u64,
+) -> Result<MemoryPlan, garden_model::PlanError> {
+    // The run keeps the same budget, so it makes the same plan. What is free at this moment does not matter: the job
+    // may wait for hours.
+    let mut config = config.clone();
+    config.memory.budget = Some(config.memory.budget.map_or(room, |budget| budget.min(room)));
+    plan(&config, folder.config(), source, load, None)
+}
+
+fn described(plan: &MemoryPlan, least: &[Least], room: u64) -> JobPlan {
+    let total = plan.total() as u64;
+    let parts: Vec<PlanPart> = plan
+        .parts()
+        .into_iter()
+        .map(|(name, bytes)| PlanPart { name: name.to_owned(), bytes: bytes as u64 })
+        .collect();
+    let line = |name: &str, bytes: u64| format!("{name:<12} {:>10}\n", ByteSize(bytes).to_string());
+    let mut table: String = parts.iter().map(|part| line(&part.name, part.bytes)).collect();
+    table.push_str(&line("total", total));
+    let setting = |setting: &Setting| (setting.name.replace('-', "_"), setting.value.clone());
+    JobPlan {
+        total_bytes: total,
+        budget_bytes: room,
+        fits: total <= room,
+        parts,
+        table,
+        blocks: plan.blocks,
+        recomputed_blocks: plan.recomputed_blocks,
+        checkpoint_bytes: (plan.adapters + plan.optimizer) as u64,
+        least: least
+            .iter()
+            .filter(|way| (way.plan.total() as u64) < total)
+            .map(|way| LeastPlan {
+                total_bytes: way.plan.total() as u64,
+                settings: way.settings.iter().map(setting).collect(),
+            })
+            .collect(),
+    }
+}
+
+impl JobPlan {
+    /// Why the job can never run here, with the table and what would do.
+    pub(crate) fn refusal(&self) -> String {
+        let mut words = format!(
+            "this job needs {}, and the server's memory budget is {}\n{}",
+            ByteSize(self.total_bytes),
+            ByteSize(self.budget_bytes),
+            self.table
+        );
+        for way in &self.least {
+            let settings: Vec<String> =
+                way.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let total = ByteSize(way.total_bytes);
+            words.push_str(&format!("less would do: {total} with {}\n", settings.join(", ")));
+        }
+        words
+    }
+
+    /// The bytes at which a run of this plan is stopped, which are reserved for it: plans are exact to a twentieth, and
+    /// a small process varies by some megabytes. What is planned to fit the budget gets no more than that.
+    pub(crate) fn limit(&self, budget: u64) -> u64 {
+        let varied = self.total_bytes.saturating_add(self.total_bytes / 10).saturating_add(16 << 20);
+        varied.min(budget).max(self.total_bytes)
+    }
+}
+
+/// Makes plans in children.
+#[derive(Debug, Clone)]
+pub(crate) struct Planner {
+    program: ChildProgram,
+    places: Arc<Semaphore>,
+}
+
+impl Planner {
+    pub(crate) fn new(program: ChildProgram) -> Self {
+        Self { program, places: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// The plan of a configuration file, waited for no longer than `patience`, its turn included.
+    pub(crate) async fn plan(
+        &self,
+        settings: &Path,
+        room: u64,
+        patience: Duration,
+    ) -> Result<JobPlan, PlanFault> {
+        let planned = time::timeout(patience, async {
+            // The semaphore is never closed.
+            let _place = self.places.acquire().await.ok();
+            self.run(settings, room).await
+        });
+        planned.await.map_err(|_| PlanFault::TimeOut(patience))?
+    }
+
+    async fn run(&self, settings: &Path, room: u64) -> Result<JobPlan, PlanFault> {
+        let broken = |error: std::io::Error| PlanFault::Broken(error.to_string());
+        let mut command = tokio::process::Command::from(self.program.command());
+        command.arg("serve-plan").arg(settings).arg("--room").arg(room.to_string());
+        command.arg("--limit").arg(MEMORY.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(broken)?;
+        let mut answer = Vec::new();
+        let output = child.stdout.take();
+        if let Some(output) = output {
+            output.take(LONGEST_ANSWER).read_to_end(&mut answer).await.map_err(broken)?;
+        }
+        let status = child.wait().await.map_err(broken)?;
+        match serde_json::from_slice(&answer) {
+            Ok(Printed::Plan(plan)) => Ok(*plan),
+            // Where the server keeps its data is nobody's business.
+            Ok(Printed::Error(words)) => Err(PlanFault::Refused(self.program.without_folders(&words))),
+            Err(_) => Err(PlanFault::Broken(format!("its process ended with {status}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(total_bytes: u64) -> JobPlan {
+        JobPlan {
+            total_bytes,
+            budget_bytes: 0,
+            fits: true,
+            parts: Vec::new(),
+            table: String::new(),
+            blocks: 1,
+            recomputed_blocks: 0,
+            checkpoint_bytes: 0,
+            least: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_may_take_a_little_more_than_planned_and_never_more_than_the_budget() {
+        let small = plan(36_000_000);
+        assert!(small.limit(1 << 30) > 41_000_000, "what such a run was seen to take");
+        assert!(small.limit(1 << 30) < 60_000_000);
+        assert_eq!(plan(1 << 30).limit((1 << 30) + 5), (1 << 30) + 5);
+    }
+
+    #[tokio::test]
+    async fn no_more_than_two_plans_are_made_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        // It says that it runs, and runs until it is killed.
+        let script = folder.path().join("program");
+        let words = format!("#!/bin/sh\ntouch {}/ran-$$\nexec sleep 1000\n", folder.path().display());
+        std::fs::write(&script, words).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let planner = Planner::new(ChildProgram {
+            program: script,
+            cache: folder.path().to_owned(),
+            empty: folder.path().to_owned(),
+        });
+        let ran = || std::fs::read_dir(folder.path()).unwrap().flatten().count() - 1;
+        let plan = |patience| planner.plan(Path::new("settings.toml"), 1, patience);
+        let long = Duration::from_secs(600);
+        let third = async {
+            while ran() < 2 {
+                time::sleep(Duration::from_millis(5)).await;
+            }
+            plan(Duration::from_millis(50)).await
+        };
+        let third = tokio::select! {
+            _ = plan(long) => panic!("it never ends"),
+            _ = plan(long) => panic!("it never ends"),
+            third = third => third,
+        };
+        assert!(matches!(third, Err(PlanFault::TimeOut(_))), "{third:?}");
+        assert_eq!(ran(), 2);
+    }
+}

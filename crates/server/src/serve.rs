@@ -1,0 +1,146 @@
+//! The server: opened, listening, ended.
+//!
+//! Takes a [`ServeConfig`] and answers requests until it is told to stop. Everything it keeps is below the data
+//! folder, so it may be killed at any moment and started again.
+
+use crate::{
+    api,
+    app::App,
+    config::ServeConfig,
+    data_dir::DataDirError,
+    guard::keys::KeysError,
+    listen::listen,
+    notify::Manager,
+    store::{StoreError, now},
+};
+use std::{future::Future, io, net::SocketAddr, path::PathBuf, time::Duration};
+use tokio::{net::TcpListener, runtime, signal::unix, time};
+
+/// How long jobs may take to write their checkpoints when the server ends. Those that take longer are left running, and
+/// the next server finds them.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(80);
+/// Threads that may wait for the disk at once.
+const BLOCKING_THREADS: usize = 64;
+
+/// How often what has expired is deleted.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ServeError {
+    #[error("cannot listen at {address}: {source}")]
+    Bind { address: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("cannot read the files of the data folder: {0}")]
+    Files(String),
+    #[error("cannot start the server: {0}")]
+    System(#[from] io::Error),
+}
+
+impl ServeError {
+    pub(crate) fn files(error: impl std::fmt::Display) -> Self {
+        Self::Files(error.to_string())
+    }
+}
+
+/// What a server that listens tells about itself.
+#[derive(Debug, Clone)]
+pub struct Listening {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Where it keeps everything.
+    pub data_dir: PathBuf,
+    /// Bytes that jobs and models in use may take together.
+    pub memory_budget: u64,
+    /// What a person should know: an index that was made anew, say.
+    pub notes: Vec<String>,
+}
+
+/// Answers requests until `stop`. `ready` is told when the first one can come.
+pub async fn serve(
+    config: ServeConfig,
+    ready: impl FnOnce(&Listening),
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let manager = Manager::from_environment();
+    let asked = SocketAddr::new(config.host, config.port);
+    let refused = |source| ServeError::Bind { address: asked, source };
+    let listener = TcpListener::bind(asked).await.map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    let open = move || {
+        let mut notes = Vec::new();
+        App::open(config, address, &mut notes).map(|app| (app, notes))
+    };
+    let (app, notes) = tokio::task::spawn_blocking(open).await.map_err(io::Error::from)??;
+    let routes = api::router(&app);
+    ready(&Listening {
+        address,
+        data_dir: app.data.root().to_owned(),
+        memory_budget: app.budget.total(),
+        notes,
+    });
+    manager.tell("READY=1");
+    let sweeper = tokio::spawn(sweep(app.clone()));
+    let stopping = || {
+        manager.tell("STOPPING=1");
+        app.stopping.begin();
+    };
+    tokio::select! {
+        () = listen(listener, routes, stop, stopping) => {}
+        never = watchdog(&manager) => match never {},
+    }
+    sweeper.abort();
+    app.jobs.shutdown(CHECKPOINT_PATIENCE).await;
+    Ok(())
+}
+
+/// As [`serve`], on threads of its own, until SIGINT or SIGTERM. A second signal ends the process at once.
+pub fn run(config: ServeConfig, ready: impl FnOnce(&Listening)) -> Result<(), ServeError> {
+    // Streams and uploads keep files open: the soft limit is for programs that use select().
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+    let runtime =
+        runtime::Builder::new_multi_thread().max_blocking_threads(BLOCKING_THREADS).enable_all().build()?;
+    let end = runtime.block_on(async {
+        let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
+        let mut terminate = unix::signal(unix::SignalKind::terminate())?;
+        let stop = async move {
+            tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+            tokio::spawn(async move {
+                tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+                std::process::exit(130);
+            });
+        };
+        serve(config, ready, stop).await
+    });
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    end
+}
+
+async fn watchdog(manager: &Manager) -> std::convert::Infallible {
+    let Some(interval) = manager.watchdog else { return std::future::pending().await };
+    let mut ticks = time::interval(interval);
+    loop {
+        ticks.tick().await;
+        manager.tell("WATCHDOG=1");
+    }
+}
+
+/// Deletes what has expired, now and every minute.
+async fn sweep(app: App) -> std::convert::Infallible {
+    let mut ticks = time::interval(SWEEP);
+    loop {
+        ticks.tick().await;
+        let (files, uploads) = (app.files.clone(), app.uploads.clone());
+        // What fails, on a full disk or a locked index, is done at a later tick.
+        let _ =
+            tokio::task::spawn_blocking(move || (files.sweep().is_ok(), uploads.sweep(now()).is_ok())).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! Jobs in the index.
+
+use super::{Page, Store, StoreError};
+use rusqlite::{OptionalExtension, Row, Transaction, params, params_from_iter, types::Value};
+use std::collections::BTreeMap;
+
+/// States that a job does not leave.
+const FINISHED: [&str; 3] = ["succeeded", "failed", "cancelled"];
+
+/// A job as the index has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct JobRow {
+    pub id: String,
+    pub created_at: i64,
+    pub state: String,
+    pub priority: i64,
+    pub metadata: BTreeMap<String, String>,
+    pub record: serde_json::Value,
+}
+
+/// Which jobs to list, newest first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobQuery {
+    /// Only jobs that come after this one in the list.
+    pub after: Option<String>,
+    pub limit: usize,
+    /// Only jobs that have all of these.
+    pub metadata: Vec<(String, String)>,
+    pub state: Option<String>,
+}
+
+impl Store {
+    /// Writes a job's row, new or not; a job keeps its place in the list.
+    pub(crate) fn put_job_blocking(&self, row: JobRow) -> Result<(), StoreError> {
+        self.write_blocking(put(row)?)
+    }
+
+    /// Writes a job's row as soon as it can be, however long the database is locked or the disk full. Rows of one
+    /// job are written in the order they were given.
+    pub(crate) fn put_job_later(&self, row: JobRow) -> Result<(), StoreError> {
+        self.writer.send_later(put(row)?);
+        Ok(())
+    }
+
+    /// Writes many rows at once, the oldest first so that lists have their order again: for a new index.
+    pub(crate) fn refill_jobs_blocking(&self, rows: Vec<JobRow>) -> Result<(), StoreError> {
+        let mut puts = rows.into_iter().map(put).collect::<Result<Vec<_>, _>>()?;
+        self.write_blocking(move |transaction| puts.iter_mut().try_for_each(|put| put(transaction)))
+    }
+
+    pub(crate) async fn get_job(&self, id: &str) -> Result<Option<JobRow>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |connection| one(connection, &id)).await
+    }
+
+    /// A page of jobs, newest first.
+    pub(crate) async fn list_jobs(&self, query: JobQuery) -> Result<Page<JobRow>, StoreError> {
+        self.read(move |connection| list(connection, &query)).await
+    }
+
+    pub(crate) fn delete_job_blocking(&self, id: &str) -> Result<bool, StoreError> {
+        self.write_blocking(delete(id.to_owned()))
+    }
+
+    /// Every job's id, oldest first.
+    pub(crate) fn all_job_ids(&self) -> Result<Vec<String>, StoreError> {
+        self.read_blocking(|connection| {
+            let mut statement = connection.prepare_cached("SELECT id FROM jobs ORDER BY seq")?;
+            let ids = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            Ok(ids)
+        })
+    }
+
+    /// How many jobs are in each state.
+    pub(crate) async fn jobs_by_state(&self) -> Result<Vec<(String, u32)>, StoreError> {
+        self.read(|connection| {
+            let sql = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state";
+            let mut statement = connection.prepare_cached(sql)?;
+            let counts = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(counts.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}
+
+fn put(row: JobRow) -> Result<impl FnMut(&Transaction<'_>) -> rusqlite::Result<()> + Send, StoreError> {
+    let record = serde_json::to_string(&row.record)?;
+    Ok(move |transaction: &Transaction<'_>| {
+        let finished = FINISHED.contains(&row.state.as_str());
+        transaction
+            .prepare_cached(
+                "INSERT INTO jobs (id, created_at, state, priority, finished, record) VALUES (?, ?, ?, ?, ?, ?)
+                 ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at, state = excluded.state,
+                 priority = excluded.priority, finished = excluded.finished, record = excluded.record",
+            )?
+            .execute(params![row.id, row.created_at, row.state, row.priority, finished, record])?;
+        transaction.prepare_cached("DELETE FROM job_metadata WHERE job = ?")?.execute([&row.id])?;
+        let mut insert =
+            transaction.prepare_cached("INSERT INTO job_metadata (job, key, value) VALUES (?, ?, ?)")?;
+        row.metadata.iter().try_for_each(|(key, value)| insert.execute([&row.id, key, value]).map(drop))
+    })
+}
+
+fn delete(id: String) -> impl FnMut(&Transaction<'_>) -> rusqlite::Result<bool> + Send {
+    move |transaction| Ok(transaction.execute("DELETE FROM jobs WHERE id = ?", [&id])? > 0)
+}
+
+fn one(connection: &rusqlite::Connection, id: &str) -> Result<Option<JobRow>, StoreError> {
+    let sql = "SELECT id, created_at, state, priority, record FROM jobs WHERE id = ?";
+    Ok(rows(connection, sql, vec![Value::Text(id.to_owned())])?.pop())
+}
+
+fn list(connection: &rusqlite::Connection, query: &JobQuery) -> Result<Page<JobRow>, StoreError> {
+    let mut sql = "SELECT id, created_at, state, priority, record FROM jobs WHERE true".to_owned();
+    let mut values = Vec::new();
+    if let Some(after) = &query.after {
+        let mut statement = connection.prepare_cached("SELECT seq FROM jobs WHERE id = ?")?;
+        let seq: Option<i64> = statement.query_row([after], |row| row.get(0)).optional()?;
+        values.push(Value::Integer(seq.ok_or_else(|| StoreError::NoCursor(after.clone()))?));
+        sql += " AND seq < ?";
+    }
+    if let Some(state) = &query.state {
+        values.push(Value::Text(state.clone()));
+        sql += " AND state = ?";
+    }
+    for (key, value) in &query.metadata {
+        values.extend([Value::Text(key.clone()), Value::Text(value.clone())]);
+        sql += " AND id IN (SELECT job FROM job_metadata WHERE key = ? AND value = ?)";
+    }
+    values.push(Value::Integer(i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1)));
+    sql += " ORDER BY seq DESC LIMIT ?";
+    Ok(Page::cut(rows(connection, &sql, values)?, query.limit))
+}
+
+fn rows(connection: &rusqlite::Connection, sql: &str, values: Vec<Value>) -> Result<Vec<JobRow>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut jobs = Vec::new();
+    while let Some(row) = found.next()? {
+        let mut job = job(row)?;
+        let mut metadata = connection.prepare_cached("SELECT key, value FROM job_metadata WHERE job = ?")?;
+        let pairs = metadata.query_map([&job.id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        job.metadata = pairs.collect::<Result<_, _>>()?;
+        jobs.push(job);
+    }
+    Ok(jobs)
+}
+
+fn job(row: &Row<'_>) -> Result<JobRow, StoreError> {
+    Ok(JobRow {
+        id: row.get(0)?,
+        created_at: row.get(1)?,
+        state: row.get(2)?,
+        priority: row.get(3)?,
+        metadata: BTreeMap::new(),
+        record: serde_json::from_str(row.get_ref(4)?.as_str().map_err(rusqlite::Error::from)?)?,
+    })
+}

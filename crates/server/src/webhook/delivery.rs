@@ -1,0 +1,257 @@
+//! Posts events to their endpoints, one at a time.
+//!
+//! Takes the events that wait and the endpoints as they are now. An answer of 2xx ends an event. Anything else, a
+//! redirect too, makes its endpoint wait longer from time to time, and the endpoint's other events are tried before
+//! it again. Events older than a day are given up when a try fails.
+
+use super::{
+    Event,
+    endpoint::{Endpoint, Endpoints},
+    now,
+    queue::{Entry, Queue},
+    signature,
+};
+use garden_data::{CheckedResolver, is_public};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::IpAddr,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+use ureq::{Agent, unversioned::transport::DefaultConnector};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const GIVE_UP_SECONDS: i64 = 24 * 60 * 60;
+/// After an endpoint's first failure; each further one doubles it.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
+
+/// Which addresses events may be posted to.
+///
+/// Whoever can add an endpoint makes the server send requests. On a server that listens on loopback these are users of
+/// this machine, who reach its network anyway: private addresses are allowed. On any other server they may be people who
+/// should not reach what stands behind it: only public addresses are. Link-local addresses, where clouds keep the
+/// credentials of a machine, are never allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Network,
+    Public,
+}
+
+impl Reach {
+    /// The addresses for a server that listens at `host`.
+    pub(crate) fn of(host: IpAddr) -> Self {
+        if host.is_loopback() { Self::Network } else { Self::Public }
+    }
+
+    pub(super) fn allows(self, address: IpAddr) -> bool {
+        match self {
+            Self::Network => in_network(address),
+            Self::Public => is_public(address),
+        }
+    }
+
+    pub(super) fn why_not(self) -> &'static str {
+        match self {
+            Self::Network => "this address is not one that events are sent to",
+            Self::Public => "a server that others can reach sends events to public addresses only",
+        }
+    }
+}
+
+/// Whether an address is a machine's, here or elsewhere.
+fn in_network(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            !(v4.is_link_local() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast())
+        }
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => in_network(v4.into()),
+            // fd00:ec2::/32 is where one cloud answers for 169.254.169.254.
+            None => {
+                let metadata = v6.segments()[..2] == [0xFD00, 0xEC2];
+                !(metadata || v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast())
+            }
+        },
+    }
+}
+
+/// Posts one event.
+#[derive(Debug)]
+pub(super) struct Postman {
+    agent: Agent,
+}
+
+impl Postman {
+    pub(super) fn new(reach: Reach) -> Self {
+        let allowed: fn(IpAddr) -> bool = match reach {
+            Reach::Network => in_network,
+            Reach::Public => is_public,
+        };
+        // No proxy: it would resolve names where they are not checked. No redirect: it would go where nobody asked.
+        let config = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .http_status_as_error(false)
+            .timeout_global(Some(TIMEOUT))
+            .max_idle_connections(0)
+            .user_agent(concat!("model-garden/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { agent: Agent::with_parts(config, DefaultConnector::default(), CheckedResolver::new(allowed)) }
+    }
+
+    /// Posts an event, signed now, and gives the status of the answer.
+    pub(super) fn post(&self, endpoint: &Endpoint, event: &Event) -> Result<u16, ureq::Error> {
+        let moment = now();
+        let signature = signature::sign(endpoint.keys(moment), &event.id, moment, &event.body);
+        let request = self.agent.post(&endpoint.url).header("content-type", "application/json");
+        let request = request.header("webhook-id", &event.id).header("webhook-timestamp", moment.to_string());
+        let response = request.header("webhook-signature", signature).send(&event.body)?;
+        Ok(response.status().as_u16())
+    }
+}
+
+/// The events of one endpoint.
+#[derive(Debug, Default)]
+struct Line {
+    waiting: VecDeque<Entry>,
+    failures: u32,
+    /// When the endpoint is tried again after a failure.
+    rests_until: Option<Instant>,
+}
+
+/// The delivery thread.
+#[derive(Debug)]
+pub(super) struct Round {
+    endpoints: Arc<Endpoints>,
+    queue: Arc<Queue>,
+    postman: Arc<Postman>,
+    lines: HashMap<String, Line>,
+    first_pause: Duration,
+}
+
+impl Round {
+    pub(super) fn new(
+        endpoints: Arc<Endpoints>,
+        queue: Arc<Queue>,
+        postman: Arc<Postman>,
+        first_pause: Duration,
+        waiting: Vec<Entry>,
+    ) -> Self {
+        let mut round = Self { endpoints, queue, postman, lines: HashMap::new(), first_pause };
+        waiting.into_iter().for_each(|entry| round.take(entry));
+        round
+    }
+
+    /// Delivers until nobody can send events any more. What waits then waits for the next start.
+    pub(super) fn run(mut self, woken: &Receiver<Entry>) {
+        loop {
+            let pause = self.deliver();
+            match woken.recv_timeout(pause) {
+                Ok(entry) => {
+                    self.take(entry);
+                    while let Ok(entry) = woken.try_recv() {
+                        self.take(entry);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, entry: Entry) {
+        self.lines.entry(entry.endpoint.clone()).or_default().waiting.push_back(entry);
+    }
+
+    /// Tries one event of every endpoint that does not rest, and says how long nothing is due after that.
+    fn deliver(&mut self) -> Duration {
+        for id in self.lines.keys().cloned().collect::<Vec<_>>() {
+            let endpoint = self.endpoints.get(&id);
+            let Some(line) = self.lines.get_mut(&id) else { continue };
+            let Some(endpoint) = endpoint else {
+                line.waiting.drain(..).for_each(|entry| self.queue.remove(&entry));
+                continue;
+            };
+            if line.rests_until.is_some_and(|until| Instant::now() < until) {
+                continue;
+            }
+            let Some(entry) = line.waiting.pop_front() else { continue };
+            if matches!(self.postman.post(&endpoint, &entry.event), Ok(200..=299)) {
+                self.queue.remove(&entry);
+                (line.failures, line.rests_until) = (0, None);
+            } else {
+                line.waiting.push_back(entry);
+                line.rest(self.first_pause);
+                line.give_up(now() - GIVE_UP_SECONDS, &self.queue);
+            }
+        }
+        self.lines.retain(|_, line| !line.waiting.is_empty());
+        self.lines.values().map(Line::due_in).min().unwrap_or(LONGEST_PAUSE)
+    }
+}
+
+impl Line {
+    fn due_in(&self) -> Duration {
+        self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    fn rest(&mut self, first_pause: Duration) {
+        self.rests_until = Some(Instant::now() + pause_after(self.failures, first_pause));
+        self.failures += 1;
+    }
+
+    fn give_up(&mut self, before: i64, queue: &Queue) {
+        self.waiting.retain(|entry| {
+            let keep = entry.queued_at >= before;
+            if !keep {
+                queue.remove(entry);
+            }
+            keep
+        });
+    }
+}
+
+fn pause_after(failures: u32, first: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_an_hour() {
+        let pauses: Vec<u64> = (0..40).map(|failures| pause_after(failures, FIRST_PAUSE).as_secs()).collect();
+        assert_eq!(pauses[..4], [5, 10, 20, 40]);
+        assert_eq!(pauses[39], 3600);
+    }
+
+    #[test]
+    fn a_server_that_others_reach_sends_to_public_addresses_only() {
+        let loopback = Reach::of("127.0.0.1".parse().unwrap());
+        let open = Reach::of("0.0.0.0".parse().unwrap());
+        for (address, from_loopback, from_open) in [
+            ("1.1.1.1", true, true),
+            ("127.0.0.1", true, false),
+            ("192.168.1.2", true, false),
+            ("::1", true, false),
+            ("169.254.169.254", false, false),
+            ("::ffff:169.254.169.254", false, false),
+            ("fe80::1", false, false),
+            ("fd00:ec2::254", false, false),
+            ("0.0.0.0", false, false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(
+                (loopback.allows(address), open.allows(address)),
+                (from_loopback, from_open),
+                "{address}"
+            );
+        }
+    }
+}

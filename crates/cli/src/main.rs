@@ -19,6 +19,9 @@ mod inspect;
 mod memory;
 mod merge;
 mod progress;
+mod serve;
+mod serve_children;
+mod serve_host;
 mod train_vision;
 
 use anyhow::Result;
@@ -42,6 +45,14 @@ enum Command {
     /// Watch, judge and limit the memory of any process.
     #[command(subcommand)]
     Memory(memory::Command),
+    /// Serve fine-tuning jobs, chat and pages over HTTP, with OpenAI's API.
+    Serve(Box<serve::Args>),
+    #[command(hide = true)]
+    ServeKeep(serve_children::KeepArgs),
+    #[command(hide = true)]
+    ServePlan(serve_children::PlanArgs),
+    #[command(hide = true)]
+    ServeHost(serve_host::Args),
     /// Write an adapter and its base as one model.
     Merge(merge::Args),
     /// Check, make and convert datasets.
@@ -70,6 +81,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(args) => demo::run(&args),
         Command::TrainVision(args) => train_vision::run(*args),
         Command::Memory(command) => memory::run(command),
+        Command::Serve(args) => serve::run(*args),
+        Command::ServeKeep(args) => serve_children::run_keep(&args),
+        Command::ServePlan(args) => serve_children::run_plan(&args),
+        Command::ServeHost(args) => serve_host::run(args),
         Command::Merge(args) => merge::run(&args),
         Command::Dataset(command) => dataset::run(command),
         Command::Init(args) => init::run(&args),
@@ -84,9 +99,16 @@ impl Command {
     /// `train-vision` checks them itself, because its errors have a format.
     fn computes(&self) -> bool {
         match self {
-            Self::Demo(_) | Self::Merge(_) | Self::Init(_) | Self::Generate(_) => true,
+            Self::Demo(_) | Self::Merge(_) | Self::Init(_) | Self::Generate(_) | Self::ServeHost(_) => true,
             Self::Memory(command) => command.computes(),
-            Self::TrainVision(_) | Self::Dataset(_) | Self::Inspect(_) | Self::Completions(_) => false,
+            // The server's children compute, and check for themselves.
+            Self::TrainVision(_)
+            | Self::Serve(_)
+            | Self::ServeKeep(_)
+            | Self::ServePlan(_)
+            | Self::Dataset(_)
+            | Self::Inspect(_)
+            | Self::Completions(_) => false,
         }
     }
 }

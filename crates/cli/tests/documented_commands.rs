@@ -228,6 +228,10 @@ fn all_documents_are_looked_at() {
         .filter(|path| !commands(&fs::read_to_string(path).expect("a document")).is_empty());
     for path in with_commands {
         let name = format!("docs/{}", path.file_name().expect("a name").to_string_lossy());
+        // The guide to the server shows tours of several programs at once: `server/test_docs.py` runs them.
+        if name == "docs/server.md" {
+            continue;
+        }
         assert!(DOCUMENTS.contains(&name.as_str()), "{name} shows commands that nothing runs");
     }
 }

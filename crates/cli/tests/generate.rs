@@ -62,11 +62,9 @@ fn an_adapter_of_another_base_is_refused() {
     let adapter = garden.path("adapter");
     let fits = ask(&garden, &["--adapter", &adapter, "--max-tokens", "2"]);
     assert_eq!(fits.code, Some(0), "{}", fits.errors);
-    let path = garden.path("model/config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    config["text_config"]["num_hidden_layers"] = 3.into();
-    fs::write(&path, config.to_string()).unwrap();
-    refused(&garden, &["--adapter", &adapter], "error: the adapter: ");
+    let other = garden.path("other");
+    garden.run(&["init", "--preset", "small", "--output", &other]);
+    refused(&garden, &["--model", &other, "--adapter", &adapter], "error: the adapter: ");
 }
 
 #[test]

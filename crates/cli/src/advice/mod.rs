@@ -7,6 +7,7 @@
 pub mod data;
 pub mod memory;
 mod model;
+mod server;
 pub mod train;
 
 use std::error::Error;
@@ -24,7 +25,7 @@ pub enum Advice {
 type Table = fn(&(dyn Error + 'static)) -> Option<Advice>;
 
 /// One table for each library; the first that knows the error answers.
-const TABLES: [Table; 4] = [data::advice, memory::advice, model::advice, train::advice];
+const TABLES: [Table; 5] = [data::advice, memory::advice, model::advice, server::advice, train::advice];
 
 /// The advice about one error, leaving its causes aside.
 pub fn about(error: &(dyn Error + 'static)) -> Option<Advice> {

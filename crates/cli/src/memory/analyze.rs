@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
     Answer, Assessment, format_names,
-    report::{self, Style},
+    report::{self, Chart, Style},
 };
 use serde::Serialize;
 use std::{
@@ -57,6 +57,9 @@ pub struct Args {
     /// What to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Put the curve into the JSON: its lines, levels and epochs, thinned to what a picture shows.
+    #[arg(long)]
+    with_chart: bool,
     /// Also write a page with charts here.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -71,6 +74,8 @@ struct Answered<'a> {
     name: &'a str,
     samples: u64,
     limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chart: Option<Chart>,
     #[serde(flatten)]
     assessment: &'a Assessment,
 }
@@ -91,7 +96,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Format::Text => report::text(&run, style()),
         Format::Json => {
             let samples = run.analyst.samples();
-            let answered = Answered { name: &run.name, samples, limit, assessment: &run.assessment };
+            let chart = args.with_chart.then(|| report::chart(&run));
+            let answered = Answered { name: &run.name, samples, limit, chart, assessment: &run.assessment };
             serde_json::to_string_pretty(&answered)? + "\n"
         }
     };

@@ -13,6 +13,8 @@ mod run;
 mod trials;
 mod watch;
 
+pub use run::guard_program;
+
 use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;

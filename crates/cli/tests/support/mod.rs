@@ -2,6 +2,7 @@
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part")]
 
+pub mod server;
 pub mod terminal;
 pub mod training;
 

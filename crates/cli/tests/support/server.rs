@@ -20,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Server {
     pub garden: Garden,
     flags: Vec<String>,
+    environment: Vec<(String, String)>,
     data: PathBuf,
     child: Option<Child>,
     address: String,
@@ -28,6 +29,11 @@ pub struct Server {
 impl Server {
     /// A server with these flags besides its folders.
     pub fn start(rows: u64, flags: &[&str]) -> Self {
+        Self::start_with(rows, flags, &[])
+    }
+
+    /// As [`Server::start`], with these variables of the environment.
+    pub fn start_with(rows: u64, flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let garden = Garden::new(rows);
         fs::create_dir(garden.path("models")).unwrap();
         garden_files::rename(Path::new(&garden.path("model")), Path::new(&garden.path("models/tiny")))
@@ -36,7 +42,15 @@ impl Server {
         let flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
         let asked = flags.iter().position(|flag| flag == "--data-dir").map(|index| flags[index + 1].clone());
         let data = asked.unwrap_or_else(|| garden.path("data"));
-        let mut server = Self { garden, flags, data: data.into(), child: None, address: String::new() };
+        let environment = environment.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let mut server = Self {
+            garden,
+            flags,
+            environment: environment.collect(),
+            data: data.into(),
+            child: None,
+            address: String::new(),
+        };
         server.restart();
         server
     }
@@ -51,6 +65,7 @@ impl Server {
         let mut command = model_garden();
         command.args(["serve", "--port", "0", "--rate-limit", "0"]);
         command.args(["--models-dir", &self.garden.path("models")]).args(&self.flags);
+        command.envs(self.environment.iter().cloned());
         if !self.flags.iter().any(|flag| flag == "--data-dir") {
             command.arg("--data-dir").arg(&self.data);
         }

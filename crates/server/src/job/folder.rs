@@ -127,7 +127,9 @@ impl JobFolder {
         Ok(lock)
     }
 
-    fn lock(&self) -> io::Result<Option<File>> {
+    /// Takes the lock for a moment, as a keeper would: while the file given back lives, no keeper can begin. Nothing if a
+    /// process is at work on the job.
+    pub(crate) fn lock(&self) -> io::Result<Option<File>> {
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)

@@ -6,7 +6,7 @@
 
 use super::{
     folder::JobFolder,
-    record::{AttemptEnd, AttemptRecord, How, LastReading, sentences},
+    record::{AttemptEnd, AttemptRecord, How, LastReading, Phase, sentences},
 };
 use crate::{energy, job::runner::ProcessName};
 use garden_memory::{
@@ -41,8 +41,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub enum KeepError {
     #[error("another process keeps this job")]
     Kept,
-    #[error("attempt {asked} is over: the job is at attempt {now}")]
-    Stale { asked: u32, now: u32 },
+    #[error("attempt {asked} of the job should not run any more")]
+    Stale { asked: u32 },
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -66,10 +66,11 @@ pub struct KeepOrders<'a> {
 pub fn keep(orders: &KeepOrders<'_>) -> Result<(), KeepError> {
     let folder = JobFolder::at(orders.job);
     let _lock = patiently(|| folder.keep())?.ok_or(KeepError::Kept)?;
-    // A keeper that was started before a server died may come late: the state names the attempt that counts.
-    let now = folder.read_state()?.attempt;
-    if now != orders.attempt {
-        return Err(KeepError::Stale { asked: orders.attempt, now });
+    // A keeper may come late: after its server died, or from a scheduler that was thought to have refused it. The state
+    // names the attempt that counts, and whether one should run at all.
+    let state = folder.read_state()?;
+    if state.attempt != orders.attempt || state.phase != Phase::Running {
+        return Err(KeepError::Stale { asked: orders.attempt });
     }
     let mut record = AttemptRecord {
         process: ProcessName::of_this().to_string(),

@@ -86,7 +86,8 @@ impl Manager {
         if let Some(free) = free_disk.filter(|free| *free < needed_disk) {
             let (needed, free) = (ByteSize(needed_disk), ByteSize(free));
             job.wait_for(format!("disk: its checkpoints need {needed}, and {free} are free"));
-            return Started::NotNow;
+            // Unlike memory, disk is not promised to come free: a smaller job behind it goes first.
+            return Started::NotThisOne;
         }
         let limit = plan.limit(budget.total());
         let Some(reservation) = budget.reserve(limit) else {
@@ -117,17 +118,27 @@ impl Manager {
                 job.tell(Level::Info, "started", format!("The job started (attempt {attempt})"));
             }
             Err(error) => {
-                // Nothing runs: the job keeps its turn and is tried again.
-                job.wait_for(format!("a start: {error}"));
-                let _ = job.change(|state| state.phase = Phase::Queued);
-                job.reservation = None;
-                job.not_before = Some(Instant::now() + START_AGAIN);
-                self.settle(id);
+                self.start_later(id, &error.to_string());
                 return Started::NotThisOne;
             }
         }
         self.settle(id);
         Started::Yes
+    }
+
+    /// Nothing runs: the job keeps its turn and is tried again.
+    pub(super) fn start_later(&mut self, id: &str, why: &str) {
+        let Some(job) = self.live.get_mut(id) else { return };
+        if job.state.wanted.is_some() {
+            return self.ended(id);
+        }
+        job.wait_for(format!("a start: {why}"));
+        // Where the disk is full, the job is found without a process at the next look.
+        if job.change(|state| (state.phase, state.handle) = (Phase::Queued, None)).is_ok() {
+            job.reservation = None;
+            job.not_before = Some(Instant::now() + START_AGAIN);
+        }
+        self.settle(id);
     }
 
     /// Sends jobs back to the queue, after a checkpoint, when the disk is about to be full.

@@ -71,8 +71,9 @@ impl Runner for Local {
         self.signal(handle, Signal::KILL);
     }
 
-    fn handle_of(&self, process: &str) -> Option<String> {
-        Some(process.to_owned())
+    /// From the keeper's own record.
+    fn handle_of(&self, job: &JobFolder, attempt: u32) -> Option<String> {
+        Some(job.read_attempt(attempt).ok()??.process)
     }
 }
 
@@ -97,7 +98,7 @@ impl ProcessName {
         Self { pid, start: Self::start_of(pid).unwrap_or_default() }
     }
 
-    fn parse(handle: &str) -> Option<Self> {
+    pub(crate) fn parse(handle: &str) -> Option<Self> {
         let (pid, start) = handle.split_once('@')?;
         Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
     }
@@ -108,7 +109,11 @@ impl ProcessName {
         (stat.state != 'Z').then_some(stat.starttime)
     }
 
-    fn lives(&self) -> bool {
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn lives(&self) -> bool {
         Self::start_of(self.pid) == Some(self.start)
     }
 }

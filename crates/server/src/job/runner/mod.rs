@@ -14,7 +14,7 @@ use super::folder::JobFolder;
 use std::{ffi::OsString, io, path::PathBuf};
 
 /// Where a run is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunState {
     /// It was accepted and has not begun.
     Waiting,
@@ -22,6 +22,8 @@ pub(crate) enum RunState {
     Running,
     /// No process works on it, and none will.
     Gone,
+    /// The scheduler does not want it, in its words. No process works on it.
+    Refused(String),
     /// Nobody can say at the moment; ask again.
     Unknown,
 }
@@ -32,8 +34,6 @@ pub(crate) enum RunState {
 pub(crate) enum RunnerError {
     #[error("cannot start the job's process: {0}")]
     Io(#[from] io::Error),
-    #[error("{0}")]
-    Refused(String),
 }
 
 /// Starts and ends the keepers of jobs.
@@ -46,11 +46,8 @@ pub(crate) trait Runner: Send {
     fn stop(&self, job: &JobFolder, handle: &str);
     /// Ends it at once.
     fn kill(&self, job: &JobFolder, handle: &str);
-    /// The handle of a keeper whose process is known from its own record, where the server died before it wrote the
-    /// handle down.
-    fn handle_of(&self, _process: &str) -> Option<String> {
-        None
-    }
+    /// The handle of an attempt, where the server died before it wrote the handle down; nothing if nobody knows it yet.
+    fn handle_of(&self, job: &JobFolder, attempt: u32) -> Option<String>;
     /// Whether its jobs should go on while the server is not there.
     fn goes_on_without_us(&self) -> bool {
         false
@@ -67,6 +64,9 @@ pub(crate) struct ChildProgram {
     /// The empty folder in which they run.
     pub empty: PathBuf,
 }
+
+/// Tells a child of this program to end when its standard input does.
+pub const ENDS_WITH_STDIN: &str = "MODEL_GARDEN_ENDS_WITH_STDIN";
 
 /// What children may see of the server's environment.
 const PASSED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA"];
@@ -85,6 +85,14 @@ impl ChildProgram {
     pub(crate) fn without_folders(&self, words: &str) -> String {
         let root = self.cache.parent().unwrap_or(&self.cache).to_string_lossy();
         words.replace(&format!("{root}/"), "")
+    }
+
+    /// A command that ends with the server, even with one that is killed: it reads a line that breaks then. Whoever
+    /// spawns it keeps the child's `stdin` for as long as it should live.
+    pub(crate) fn helper_command(&self) -> tokio::process::Command {
+        let mut command = tokio::process::Command::from(self.command());
+        command.env(ENDS_WITH_STDIN, "1").stdin(std::process::Stdio::piped()).kill_on_drop(true);
+        command
     }
 
     /// A command of this program, with that environment and nothing else of ours.

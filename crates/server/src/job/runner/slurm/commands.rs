@@ -3,11 +3,14 @@
 //! Each gets a limit of time, since they wait for a controller that may be away, and each tells its failure in Slurm's
 //! own words.
 
-use super::{RunState, follower::Action, script};
+use super::{
+    RunState,
+    follower::{Action, Submission},
+    script,
+};
 use std::{
     collections::HashMap,
     io::{self, Read},
-    path::Path,
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -35,48 +38,48 @@ pub(super) enum Failure {
     Failed { command: &'static str, words: String },
 }
 
-/// Submits the script in a job's folder and gives the job's number.
-pub(super) fn submit(folder: &Path, name: &str, bytes: u64, options: &[String]) -> Result<u64, Failure> {
+/// A job that Slurm has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// Slurm's number of it.
+    pub number: u64,
+    pub state: RunState,
+}
+
+/// Submits the script in a job's folder.
+pub(super) fn submit(submission: &Submission) -> Result<(), Failure> {
+    let Submission { name, folder, bytes, options } = submission;
     let megabytes = bytes.saturating_add(KEEPER_BYTES).div_ceil(1 << 20);
     let mut command = Command::new("sbatch");
     command.args(["--parsable", "--requeue", "--open-mode=append", "--output=slurm.log", "--export=NIL"]);
     command.arg(format!("--signal=B:TERM@{SECONDS_FOR_A_CHECKPOINT}"));
     command.arg(format!("--job-name={name}")).arg(format!("--mem={megabytes}M")).args(options);
     command.arg("--chdir").arg(folder).arg(folder.join(script::NAME));
-    let text = run("sbatch", command)?;
-    // With several clusters the number is followed by the cluster's name.
-    let number = text.trim().split(';').next().and_then(|number| number.parse().ok());
-    number.ok_or_else(|| Failure::Failed {
-        command: "sbatch",
-        words: format!("no job number: {}", text.trim()),
-    })
+    run("sbatch", command).map(drop)
 }
 
-/// The number of a job of this name that waits or runs.
-pub(super) fn find(name: &str) -> Result<Option<u64>, Failure> {
-    let mut command = squeue();
-    command.arg(format!("--name={name}"));
-    let jobs = parse(&run("squeue", command)?);
-    Ok(jobs.into_iter().find(|(_, state)| *state != RunState::Gone).map(|(number, _)| number))
-}
-
-/// Our jobs that wait or run.
-pub(super) fn list() -> Result<HashMap<u64, RunState>, Failure> {
-    run("squeue", squeue()).map(|text| parse(&text))
-}
-
-fn squeue() -> Command {
+/// Our jobs that Slurm has, by their names.
+pub(super) fn list() -> Result<HashMap<String, Listed>, Failure> {
     let mut command = Command::new("squeue");
-    command.args(["--me", "--noheader", "--format=%i|%T"]);
-    command
+    command.args(["--me", "--noheader", "--format=%i|%T|%j"]);
+    run("squeue", command).map(|text| parse(&text))
 }
 
-fn parse(text: &str) -> HashMap<u64, RunState> {
-    let line = |line: &str| {
-        let (number, state) = line.trim().split_once('|')?;
-        Some((number.parse().ok()?, state_of(state)))
-    };
-    text.lines().filter_map(line).collect()
+fn parse(text: &str) -> HashMap<String, Listed> {
+    let mut jobs = HashMap::<String, Listed>::new();
+    for line in text.lines() {
+        let mut words = line.trim().splitn(3, '|');
+        let (Some(number), Some(state), Some(name)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let Ok(number) = number.parse() else { continue };
+        let listed = Listed { number, state: state_of(state) };
+        // Of two with one name the one that is not over counts.
+        if listed.state != RunState::Gone || !jobs.contains_key(name) {
+            jobs.insert(name.to_owned(), listed);
+        }
+    }
+    jobs
 }
 
 fn state_of(word: &str) -> RunState {
@@ -143,10 +146,17 @@ mod tests {
 
     #[test]
     fn reads_what_squeue_prints() {
-        let jobs =
-            parse("12|PENDING\n 13|RUNNING\n14|COMPLETING\n15|TIMEOUT\n16_[1-3]|RUNNING\n\nnonsense\n");
-        let wanted =
-            [(12, RunState::Waiting), (13, RunState::Running), (14, RunState::Running), (15, RunState::Gone)];
+        let jobs = parse(
+            "12|PENDING|a.1\n 13|RUNNING|b.2\n14|COMPLETING|c.1\n15|TIMEOUT|d.1\n16_[1-3]|RUNNING|e\n\nnonsense\n\
+             17|CANCELLED|b.2\n",
+        );
+        let listed = |name: &str, number, state| (name.to_owned(), Listed { number, state });
+        let wanted = [
+            listed("a.1", 12, RunState::Waiting),
+            listed("b.2", 13, RunState::Running),
+            listed("c.1", 14, RunState::Running),
+            listed("d.1", 15, RunState::Gone),
+        ];
         assert_eq!(jobs, HashMap::from(wanted));
     }
 

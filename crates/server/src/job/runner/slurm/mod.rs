@@ -1,6 +1,6 @@
 //! Keepers as jobs of Slurm, on any machine that sees the data folder.
 //!
-//! A handle is Slurm's number of the job. Slurm starts a job again by itself when its machine fails or when it makes
+//! A handle is the name under which a job is submitted: the job's id and its attempt. Slurm starts a job again by itself when its machine fails or when it makes
 //! room for another (`--requeue`): that is the same attempt, and the trainer goes on from its checkpoint. A job that was
 //! stopped at its memory limit (exit code 75) is submitted again by the server, as a new attempt: the server counts
 //! restarts, whoever runs them. However often something is submitted, a keeper works only if the job's state names its
@@ -12,9 +12,8 @@ mod script;
 
 use super::{ChildProgram, RunState, Runner, RunnerError, keeper_words};
 use crate::job::folder::JobFolder;
-use commands::Failure;
-use follower::{Action, Follower};
-use std::{ffi::OsString, path::Path};
+use follower::{Action, Follower, Submission};
+use std::ffi::OsString;
 
 /// Runs keepers by Slurm.
 #[derive(Debug)]
@@ -30,18 +29,12 @@ impl Slurm {
     pub(crate) fn new(program: ChildProgram, options: Vec<String>) -> std::io::Result<Self> {
         Ok(Self { program, options, follower: Follower::start()? })
     }
+}
 
-    /// Submits a script under a name of its own. A job that already waits or runs under that name is that one: the
-    /// server died, or lost its patience, after it was submitted.
-    fn submit(&self, folder: &Path, name: &str, bytes: u64, script: &[u8]) -> Result<u64, RunnerError> {
-        if let Some(number) = commands::find(name).map_err(refused)? {
-            return Ok(number);
-        }
-        garden_files::write(&folder.join(script::NAME), script)?;
-        let number = commands::submit(folder, name, bytes, &self.options).map_err(refused)?;
-        self.follower.submitted();
-        Ok(number)
-    }
+/// The name of an attempt.
+fn name(job: &JobFolder, attempt: u32) -> String {
+    let id = job.path().file_name().unwrap_or_default().to_string_lossy();
+    format!("{id}.{attempt}")
 }
 
 impl Runner for Slurm {
@@ -49,14 +42,14 @@ impl Runner for Slurm {
         let program = OsString::from(&self.program.program);
         let words = std::iter::once(program).chain(keeper_words(job, attempt, bytes));
         let script = script::write(&self.program.environment(), words, &job.events());
-        let id = job.path().file_name().unwrap_or_default().to_string_lossy();
-        let number = self.submit(job.path(), &format!("{id}.{attempt}"), bytes, &script)?;
-        Ok(number.to_string())
+        garden_files::write(&job.path().join(script::NAME), &script)?;
+        let (name, folder, options) = (name(job, attempt), job.path().to_owned(), self.options.clone());
+        self.follower.submit(Submission { name: name.clone(), folder, bytes, options });
+        Ok(name)
     }
 
     fn state(&self, job: &JobFolder, handle: &str) -> RunState {
-        let Ok(number) = handle.parse() else { return RunState::Gone };
-        match self.follower.state(number) {
+        match self.follower.state(handle) {
             // Slurm has let go of it; its processes may not have.
             RunState::Gone => match job.is_kept() {
                 Ok(true) => RunState::Running,
@@ -68,28 +61,20 @@ impl Runner for Slurm {
     }
 
     fn stop(&self, _job: &JobFolder, handle: &str) {
-        self.order(handle, Action::Stop);
+        self.follower.order(handle, Action::Stop);
     }
 
     fn kill(&self, _job: &JobFolder, handle: &str) {
-        self.order(handle, Action::Kill);
+        self.follower.order(handle, Action::Kill);
+    }
+
+    fn handle_of(&self, job: &JobFolder, attempt: u32) -> Option<String> {
+        Some(name(job, attempt))
     }
 
     fn goes_on_without_us(&self) -> bool {
         true
     }
-}
-
-impl Slurm {
-    fn order(&self, handle: &str, action: Action) {
-        if let Ok(number) = handle.parse() {
-            self.follower.order(number, action);
-        }
-    }
-}
-
-fn refused(failure: Failure) -> RunnerError {
-    RunnerError::Refused(failure.to_string())
 }
 
 #[cfg(test)]

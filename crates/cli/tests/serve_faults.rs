@@ -9,7 +9,7 @@ use std::{
     fs,
     io::Write,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -51,32 +51,87 @@ fn an_index_that_is_broken_or_gone_is_made_anew_from_the_folders() {
     assert!(aside.map(|entry| entry.file_name().into_string().unwrap()).any(|name| name.contains("broken")));
 }
 
-#[test]
-fn a_locked_index_keeps_no_job_from_running() {
-    let server = Server::start(8, &[]);
-    let file = server.upload();
-    let first = server.create(&file, &json!({"max_steps": 300}));
-    server.wait_for_step(&first, 3);
-    let hold = "import sqlite3, sys
+/// Another program that has the index locked, for as long as it lives.
+struct Holder(Child);
+
+impl Holder {
+    fn of(server: &Server) -> Self {
+        let hold = "import sqlite3, sys
 index = sqlite3.connect(sys.argv[1], isolation_level=None)
 index.execute('BEGIN IMMEDIATE')
 print('held', flush=True)
 sys.stdin.readline()";
-    let mut holder = Command::new("python3")
-        .args(["-c", hold])
-        .arg(server.data("garden.sqlite"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut held = [0; 5];
-    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut held).unwrap();
+        let mut holder = Command::new("python3")
+            .args(["-c", hold])
+            .arg(server.data("garden.sqlite"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut held = [0; 5];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut held).unwrap();
+        Self(holder)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_locked_index_keeps_no_job_from_being_made_or_from_running() {
+    let server = Server::start(8, &[]);
+    let file = server.upload();
+    let first = server.create(&file, &json!({"max_steps": 300}));
+    server.wait_for_step(&first, 3);
+    let holder = Holder::of(&server);
     assert_eq!(ids(&server), [first.as_str()], "reading goes on");
+    let second = server.create(&file, &json!({"max_steps": 2}));
+    assert_eq!(server.job(&second)["id"], second.as_str(), "it is told from its folder");
+    let paused = server.post(&format!("/v1/fine_tuning/jobs/{second}/pause"), &json!({}));
+    assert_eq!(paused["garden"]["state"], "paused", "the answer is what is true now");
+    server.post(&format!("/v1/fine_tuning/jobs/{second}/resume"), &json!({}));
     thread::sleep(Duration::from_secs(2));
-    holder.stdin.take().unwrap().write_all(b"\n").unwrap();
-    holder.wait().unwrap();
-    let done = server.wait_until_over(&first);
-    assert_eq!(done["status"], "succeeded", "{done:#}");
+    drop(holder);
+    for job in [&first, &second] {
+        let done = server.wait_until_over(job);
+        assert_eq!(done["status"], "succeeded", "{done:#}");
+    }
+}
+
+#[test]
+fn an_end_that_did_not_reach_the_index_is_found_by_the_next_server() {
+    let mut server = Server::start(8, &[]);
+    let file = server.upload();
+    let job = server.create(&file, &json!({"max_steps": 100_000}));
+    server.wait_for_step(&job, 1);
+    let holder = Holder::of(&server);
+    server.post(&format!("/v1/fine_tuning/jobs/{job}/cancel"), &json!({}));
+    let state = server.data("jobs").join(&job).join("state.json");
+    while !fs::read_to_string(&state).unwrap().contains("\"announced\": true") {
+        thread::sleep(Duration::from_millis(20));
+    }
+    server.kill();
+    drop(holder);
+    server.restart();
+    assert_eq!(server.job(&job)["status"], "cancelled");
+}
+
+#[test]
+fn a_helper_ends_with_the_server_that_started_it() {
+    let mut helper = support::model_garden();
+    helper.args(["memory", "watch", "--format=json", "--pid", &std::process::id().to_string()]);
+    helper.env(garden_server::ENDS_WITH_STDIN, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut helper = helper.spawn().unwrap();
+    let mut first = String::new();
+    let output = helper.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut first).unwrap();
+    assert!(helper.try_wait().unwrap().is_none(), "it runs while its line is open");
+    drop(helper.stdin.take());
+    helper.wait().unwrap();
 }
 
 /// A small disk of its own, for as long as it lives.

@@ -25,7 +25,7 @@ use crate::{
 use axum::extract::FromRef;
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write},
     net::SocketAddr,
     ops::Deref,
     path::PathBuf,
@@ -167,12 +167,15 @@ fn tell_webhooks(webhooks: Webhooks) -> OnEnd {
             Phase::Succeeded => EventKind::Succeeded,
             Phase::Failed => EventKind::Failed,
             Phase::Cancelled => EventKind::Cancelled,
-            Phase::Validating | Phase::Queued | Phase::Running => return,
+            Phase::Validating | Phase::Queued | Phase::Running => return true,
         };
-        if let Err(error) = webhooks.send(kind, &record.id, seconds_now().cast_signed()) {
-            // The job's own record tells its end; only those who wait for a post miss it.
-            eprintln!("warning: no webhook for the end of {}: {error}", record.id);
+        let sent = webhooks.send(kind, &record.id, seconds_now().cast_signed());
+        if let Err(error) = &sent {
+            // The job's own record tells its end; only those who wait for a post miss it. Nobody may read our words
+            // either, and a server must not end because of that.
+            let _ = writeln!(io::stderr(), "warning: no webhook for the end of {}: {error}", record.id);
         }
+        sent.is_ok()
     })
 }
 

@@ -3,6 +3,7 @@
 use super::{Page, Store, StoreError};
 use rusqlite::{OptionalExtension, Row, Transaction, params, params_from_iter, types::Value};
 use std::collections::BTreeMap;
+use tokio::sync::oneshot;
 
 /// States that a job does not leave.
 const FINISHED: [&str; 3] = ["succeeded", "failed", "cancelled"];
@@ -18,6 +19,9 @@ pub(crate) struct JobRow {
     pub record: serde_json::Value,
 }
 
+/// Tells when a row is in the index.
+pub(crate) type Written = oneshot::Receiver<Result<(), StoreError>>;
+
 /// Which jobs to list, newest first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobQuery {
@@ -30,16 +34,11 @@ pub(crate) struct JobQuery {
 }
 
 impl Store {
-    /// Writes a job's row, new or not; a job keeps its place in the list.
-    pub(crate) fn put_job_blocking(&self, row: JobRow) -> Result<(), StoreError> {
-        self.write_blocking(put(row)?)
-    }
-
-    /// Writes a job's row as soon as it can be, however long the database is locked or the disk full. Rows of one
-    /// job are written in the order they were given.
-    pub(crate) fn put_job_later(&self, row: JobRow) -> Result<(), StoreError> {
-        self.writer.send_later(put(row)?);
-        Ok(())
+    /// Writes a job's row, new or not, as soon as it can be, however long the database is locked or the disk full; a job
+    /// keeps its place in the list. Rows of one job are written in the order they were given. Who must see the row
+    /// waits for what is given back; nobody else needs to.
+    pub(crate) fn put_job_later(&self, row: JobRow) -> Result<Written, StoreError> {
+        Ok(self.writer.send_later(put(row)?))
     }
 
     /// Writes many rows at once, the oldest first so that lists have their order again: for a new index.
@@ -58,17 +57,24 @@ impl Store {
         self.read(move |connection| list(connection, &query)).await
     }
 
+    /// Removes a job's row as soon as it can be, in turn with what was written of it.
+    pub(crate) fn delete_job_later(&self, id: &str) -> Written {
+        let mut delete = delete(id.to_owned());
+        self.writer.send_later(move |transaction| delete(transaction).map(drop))
+    }
+
     pub(crate) fn delete_job_blocking(&self, id: &str) -> Result<bool, StoreError> {
         self.write_blocking(delete(id.to_owned()))
     }
 
     /// Every job's id, oldest first.
     pub(crate) fn all_job_ids(&self) -> Result<Vec<String>, StoreError> {
-        self.read_blocking(|connection| {
-            let mut statement = connection.prepare_cached("SELECT id FROM jobs ORDER BY seq")?;
-            let ids = statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            Ok(ids)
-        })
+        self.read_blocking(|connection| ids(connection, "SELECT id FROM jobs ORDER BY seq"))
+    }
+
+    /// The ids of the jobs that the index holds to be over.
+    pub(crate) fn finished_job_ids(&self) -> Result<Vec<String>, StoreError> {
+        self.read_blocking(|connection| ids(connection, "SELECT id FROM jobs WHERE finished"))
     }
 
     /// How many jobs are in each state.
@@ -103,6 +109,11 @@ fn put(row: JobRow) -> Result<impl FnMut(&Transaction<'_>) -> rusqlite::Result<(
 
 fn delete(id: String) -> impl FnMut(&Transaction<'_>) -> rusqlite::Result<bool> + Send {
     move |transaction| Ok(transaction.execute("DELETE FROM jobs WHERE id = ?", [&id])? > 0)
+}
+
+fn ids(connection: &rusqlite::Connection, sql: &str) -> Result<Vec<String>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    Ok(statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
 }
 
 fn one(connection: &rusqlite::Connection, id: &str) -> Result<Option<JobRow>, StoreError> {

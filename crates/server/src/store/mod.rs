@@ -13,7 +13,7 @@ mod writer;
 
 pub(crate) use files::{FileQuery, FileRow, Order};
 pub(crate) use idempotency::Claim;
-pub(crate) use jobs::{JobQuery, JobRow};
+pub(crate) use jobs::{JobQuery, JobRow, Written};
 
 use crate::{api::error::ApiError, data_dir::DataDir};
 use readers::Readers;

@@ -103,7 +103,7 @@ async fn an_idempotency_key_belongs_to_its_first_request_for_a_day() {
 /// Writes a row on a thread that may wait.
 async fn put(store: &Store, row: JobRow) -> Result<(), StoreError> {
     let store = store.clone();
-    tokio::task::spawn_blocking(move || store.put_job_blocking(row)).await.unwrap()
+    tokio::task::spawn_blocking(move || store.refill_jobs_blocking(vec![row])).await.unwrap()
 }
 
 async fn delete(store: &Store, id: &'static str) -> Result<bool, StoreError> {
@@ -132,7 +132,7 @@ async fn a_locked_database_is_read_and_written_as_soon_as_it_can_be() {
     assert!(start.elapsed() < Duration::from_secs(5), "all lose their patience together");
     store.put_job_later(job("ftjob-b")).unwrap();
     let waiting = store.clone();
-    let waiting = thread::spawn(move || waiting.put_job_blocking(job("ftjob-c")));
+    let waiting = thread::spawn(move || waiting.refill_jobs_blocking(vec![job("ftjob-c")]));
     thread::sleep(Duration::from_millis(50));
     other.execute_batch("ROLLBACK").unwrap();
     waiting.join().unwrap().unwrap();
@@ -154,7 +154,7 @@ fn a_database_that_cannot_be_used_is_set_aside() {
     let path = data.database();
     let (store, opened) = Store::open(&data).unwrap();
     assert!(opened.rebuilt.unwrap().contains("no database"));
-    store.put_job_blocking(job("ftjob-a")).unwrap();
+    store.refill_jobs_blocking(vec![job("ftjob-a")]).unwrap();
     drop(store);
     let (store, opened) = Store::open(&data).unwrap();
     assert_eq!((opened.rebuilt, store.all_job_ids().unwrap().len()), (None, 1));
@@ -166,7 +166,7 @@ fn a_database_that_cannot_be_used_is_set_aside() {
     assert!(why.contains("broken") && why.contains("broken-1"), "{why}");
     assert!(store.all_job_ids().unwrap().is_empty());
     for number in 0..500 {
-        store.put_job_blocking(job(&format!("ftjob-{number}"))).unwrap();
+        store.refill_jobs_blocking(vec![job(&format!("ftjob-{number}"))]).unwrap();
     }
     drop(store);
 

@@ -82,8 +82,8 @@ impl Writer {
     pub(super) fn send_later(
         &self,
         work: impl FnMut(&Transaction<'_>) -> rusqlite::Result<()> + Send + 'static,
-    ) {
-        drop(self.enqueue(work, Until::Done));
+    ) -> oneshot::Receiver<Result<(), StoreError>> {
+        self.enqueue(work, Until::Done)
     }
 
     fn enqueue<T: Send + 'static>(

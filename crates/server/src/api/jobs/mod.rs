@@ -110,16 +110,25 @@ fn metadata_filter(query: &str) -> Result<Vec<(String, String)>, ApiError> {
 
 /// The job of a row of the index.
 fn shown(app: &App, row: JobRow) -> Result<JobObject, ApiError> {
-    let position = app.jobs.queue_position(&row.id);
     let indexed: Indexed = serde_json::from_value(row.record)
         .map_err(|error| ApiError::internal(format!("the index of {} is broken: {error}", row.id)))?;
-    Ok(JobObject::new(indexed, position, seconds_now()))
+    Ok(now(app, indexed))
 }
 
-/// The job as it is now.
+fn now(app: &App, job: Indexed) -> JobObject {
+    let position = app.jobs.queue_position(&job.record.id);
+    JobObject::new(job, position, seconds_now())
+}
+
+/// The job as it is now. One that a locked index does not have yet is read from its folder.
 pub(crate) async fn find(app: &App, id: &str) -> Result<JobObject, ApiError> {
-    let row = app.store.get_job(id).await?.ok_or_else(|| ApiError::not_found(Kind::Job, id))?;
-    shown(app, row)
+    if let Some(row) = app.store.get_job(id).await? {
+        return shown(app, row);
+    }
+    let folder = folder_of(app, id)?;
+    let missing = ApiError::not_found(Kind::Job, id);
+    let read = super::blocking(move || Indexed::read(&folder).map_err(|_| missing));
+    Ok(now(app, read.await?))
 }
 
 /// The folder of a job that exists.
@@ -152,8 +161,8 @@ pub(crate) struct Deleted {
 }
 
 async fn act(app: &App, id: &str, action: Action) -> Result<Json<JobObject>, ApiError> {
-    app.jobs.act(id, action).await?;
-    find(app, id).await.map(Json)
+    let job = app.jobs.act(id, action).await?;
+    Ok(Json(now(app, job)))
 }
 
 /// Ends a job at once.

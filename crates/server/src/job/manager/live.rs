@@ -32,6 +32,15 @@ pub(crate) struct Indexed {
     pub plan: Option<JobPlan>,
 }
 
+impl Indexed {
+    /// Reads a job from its folder, without its progress: for one that the index does not have yet.
+    pub(crate) fn read(folder: &JobFolder) -> io::Result<Self> {
+        let (record, state) = (folder.read_record()?, folder.read_state()?);
+        let live = Live::new(folder.clone(), record, state);
+        Ok(live.indexed())
+    }
+}
+
 /// A plan that is being made; dropping it ends the process that makes it.
 pub(super) struct Planning(pub tokio::task::AbortHandle);
 
@@ -54,6 +63,8 @@ pub(super) struct Live {
     pub not_before: Option<Instant>,
     /// A plan that is being made.
     pub planning: Option<Planning>,
+    /// Plans that failed for a reason that may pass.
+    pub failed_plans: u32,
     /// Whether it was planned again because the server has less memory than before.
     pub planned_again: bool,
     /// When it was found running without a process; the keeper may still be starting.
@@ -76,6 +87,7 @@ impl Live {
             reservation: None,
             not_before: None,
             planning: None,
+            failed_plans: 0,
             planned_again: false,
             missing_since: None,
             stale: true,
@@ -129,21 +141,25 @@ impl Live {
         true
     }
 
-    /// The job as the index holds it.
-    pub(super) fn row(&self) -> JobRow {
-        let indexed = Indexed {
+    /// The job as it is shown.
+    pub(super) fn indexed(&self) -> Indexed {
+        Indexed {
             record: self.record.clone(),
             state: self.state.clone(),
             progress: self.progress.clone(),
             plan: self.plan.clone(),
-        };
+        }
+    }
+
+    /// The job as the index holds it.
+    pub(super) fn row(&self) -> JobRow {
         JobRow {
             id: self.record.id.clone(),
             created_at: self.record.created_at.cast_signed(),
             state: self.state.word().to_owned(),
             priority: self.state.priority,
             metadata: self.record.metadata.clone(),
-            record: serde_json::to_value(indexed).unwrap_or_default(),
+            record: serde_json::to_value(self.indexed()).unwrap_or_default(),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     api::error::ApiError,
     budget::{Budget, Claim},
     data_dir::DataDir,
-    store::Store,
+    store::{Store, StoreError, Written},
 };
 use live::{Live, Planning};
 use std::{
@@ -42,15 +42,23 @@ use tokio::sync::{oneshot, watch};
 
 /// How often the jobs are looked at.
 const TICK: Duration = Duration::from_millis(200);
+/// How long somebody who changed a job waits for the index.
+const INDEX_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the index learns of a job's progress; changes of state go there at once.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 /// How long a keeper that was just started may take to take its lock.
 const STARTING: Duration = Duration::from_secs(5);
+/// A manager that has not looked for so long hangs; what it waits for, the disk and the index, gives up before.
+const HANGING: Duration = Duration::from_secs(60);
+/// Plans that fail for reasons that pass, such as a planner that the kernel killed, are made again so often.
+const PLAN_TRIES: u32 = 3;
+/// After this, longer each time.
+const PLAN_AGAIN: Duration = Duration::from_secs(10);
 /// A plan that is made in the background may take this long: a dataset of a hundred gigabytes is read.
 const PLAN_PATIENCE: Duration = Duration::from_secs(6 * 3600);
 
-/// Is told that a job is over.
-pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) + Send>;
+/// Is told that a job is over; whether it was heard. What was not is told again by the next server.
+pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) -> bool + Send>;
 
 /// What the manager needs of the rest of the server.
 pub(crate) struct Surroundings {
@@ -78,11 +86,17 @@ pub(crate) enum Action {
 }
 
 enum Message {
-    Create(Box<NewJob>, oneshot::Sender<Result<(), ApiError>>),
-    Act(String, Action, oneshot::Sender<Result<(), ApiError>>),
-    Delete(String, oneshot::Sender<Result<(), ApiError>>),
+    Create(Box<NewJob>, oneshot::Sender<Result<Done, ApiError>>),
+    Act(String, Action, oneshot::Sender<Result<Done, ApiError>>),
+    Delete(String, oneshot::Sender<Result<Written, ApiError>>),
     Planned(String, Box<Result<JobPlan, PlanFault>>),
     Shutdown(Duration, oneshot::Sender<()>),
+}
+
+/// What was done: the job as it is now, and its way into the index.
+struct Done {
+    job: Box<Indexed>,
+    written: Result<Written, StoreError>,
 }
 
 /// A handle to the manager.
@@ -92,6 +106,8 @@ pub(crate) struct Jobs {
     changed: watch::Receiver<u64>,
     outlook: Arc<RwLock<Outlook>>,
     pinned: Arc<Mutex<Vec<String>>>,
+    /// When the manager last looked at its jobs.
+    looked: Arc<Mutex<Instant>>,
 }
 
 /// What handlers ask without a message.
@@ -139,25 +155,30 @@ impl Jobs {
             claim: None,
             newest: 0,
             stopping: false,
+            looked: Arc::new(Mutex::new(Instant::now())),
         };
+        let looked = manager.looked.clone();
         manager.recover(notes);
         thread::Builder::new().name("jobs".into()).spawn(move || manager.run(&inbox))?;
-        Ok(Self { messages, changed, outlook, pinned: Arc::default() })
+        Ok(Self { messages, changed, outlook, pinned: Arc::default(), looked })
     }
 
     /// Makes a new job.
     pub(crate) async fn create(&self, job: NewJob) -> Result<(), ApiError> {
-        self.ask(|reply| Message::Create(Box::new(job), reply)).await
+        self.ask(|reply| Message::Create(Box::new(job), reply)).await?.indexed().await;
+        Ok(())
     }
 
-    /// Does something with a job that is not over.
-    pub(crate) async fn act(&self, id: &str, action: Action) -> Result<(), ApiError> {
-        self.ask(|reply| Message::Act(id.to_owned(), action, reply)).await
+    /// Does something with a job that is not over, and gives the job as it is then.
+    pub(crate) async fn act(&self, id: &str, action: Action) -> Result<Indexed, ApiError> {
+        Ok(self.ask(|reply| Message::Act(id.to_owned(), action, reply)).await?.indexed().await)
     }
 
     /// Removes a job that is over, with all its files.
     pub(crate) async fn delete(&self, id: &str) -> Result<(), ApiError> {
-        self.ask(|reply| Message::Delete(id.to_owned(), reply)).await
+        let written = self.ask(|reply| Message::Delete(id.to_owned(), reply)).await?;
+        let _ = tokio::time::timeout(INDEX_PATIENCE, written).await;
+        Ok(())
     }
 
     /// Writes checkpoints and ends what runs here, waiting no longer than `patience`; the next server goes on with it.
@@ -171,6 +192,17 @@ impl Jobs {
     /// Changes whenever something about any job has changed.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.clone()
+    }
+
+    /// Waits until the manager has ended. Before a shutdown that is a fault: nobody looks after the jobs any more.
+    pub(crate) async fn wait_ended(&self) {
+        let mut changed = self.changed.clone();
+        while changed.changed().await.is_ok() {}
+    }
+
+    /// Whether the manager answers: it may hang on a disk that does.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < HANGING
     }
 
     /// The place of a job in the queue, from 1.
@@ -196,14 +228,25 @@ impl Jobs {
         Pin { files, pinned: self.pinned.clone() }
     }
 
-    async fn ask(
+    async fn ask<T>(
         &self,
-        message: impl FnOnce(oneshot::Sender<Result<(), ApiError>>) -> Message,
-    ) -> Result<(), ApiError> {
+        message: impl FnOnce(oneshot::Sender<Result<T, ApiError>>) -> Message,
+    ) -> Result<T, ApiError> {
         let (reply, answer) = oneshot::channel();
         let gone = || ApiError::internal("the server is ending");
         self.messages.send(message(reply)).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
+    }
+}
+
+impl Done {
+    /// The job, once whoever lists jobs finds it so. The folder is the truth: an index that is locked or full learns of
+    /// it later, and nobody waits for that.
+    async fn indexed(self) -> Indexed {
+        if let Ok(written) = self.written {
+            let _ = tokio::time::timeout(INDEX_PATIENCE, written).await;
+        }
+        *self.job
     }
 }
 
@@ -223,6 +266,7 @@ struct Manager {
     newest: u64,
     /// The server ends: nothing is started any more.
     stopping: bool,
+    looked: Arc<Mutex<Instant>>,
 }
 
 impl Manager {
@@ -239,6 +283,7 @@ impl Manager {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.tick();
+            *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             let over = |(until, _): &mut (Instant, _)| self.nothing_runs_here() || Instant::now() >= *until;
             if let Some((_, reply)) = shutdown.take_if(over) {
                 self.bring_index_up_to_date(true);
@@ -278,8 +323,7 @@ impl Manager {
         let Some(job) = self.live.get_mut(id) else { return };
         job.read_journal();
         if job.state.handle.is_none()
-            && let Ok(Some(attempt)) = job.folder.read_attempt(job.state.attempt)
-            && let Some(handle) = self.surroundings.runner.handle_of(&attempt.process)
+            && let Some(handle) = self.surroundings.runner.handle_of(&job.folder, job.state.attempt)
             && job.change(|state| state.handle = Some(handle)).is_ok()
         {
             return self.signal(id);
@@ -290,9 +334,13 @@ impl Manager {
             None if job.folder.is_kept().unwrap_or(true) => RunState::Running,
             None => RunState::Gone,
         };
-        if state != RunState::Gone {
-            job.missing_since = None;
-            return;
+        match state {
+            RunState::Gone => {}
+            RunState::Refused(words) => return self.start_later(id, &words),
+            RunState::Waiting | RunState::Running | RunState::Unknown => {
+                job.missing_since = None;
+                return;
+            }
         }
         let end = job.folder.read_attempt(job.state.attempt).ok().flatten();
         let since = *job.missing_since.get_or_insert_with(Instant::now);
@@ -307,6 +355,8 @@ impl Manager {
     /// Decides what becomes of a job whose attempt is over, and does it.
     fn ended(&mut self, id: &str) {
         let Some(job) = self.live.get_mut(id) else { return };
+        // A keeper that a scheduler starts this late finds the lock taken, or a state that does not want it any more.
+        let Ok(Some(_lock)) = job.folder.lock() else { return };
         let attempt = job.folder.read_attempt(job.state.attempt).ok().flatten();
         let limit = attempt.as_ref().map_or(0, |attempt| attempt.limit_bytes);
         let end = attempt.and_then(|attempt| attempt.end);
@@ -337,19 +387,18 @@ impl Manager {
     }
 
     /// Puts a changed job into the index, and lets go of one that is over.
-    fn settle(&mut self, id: &str) {
-        let Some(job) = self.live.get_mut(id) else { return };
-        job.stale = false;
-        let row = job.row();
-        let over = job.state.phase.is_final();
+    fn settle(&mut self, id: &str) -> Option<Done> {
+        let job = self.live.get_mut(id)?;
         // Where the index cannot be written, the folder still tells the truth: the next start corrects it.
-        let written = self.surroundings.store.put_job_later(row);
+        let written = self.surroundings.store.put_job_later(job.row());
         job.stale = written.is_err();
-        if over {
+        let done = Done { job: Box::new(job.indexed()), written };
+        if job.state.phase.is_final() {
             announce(&self.surroundings.on_end, job);
             self.live.remove(id);
         }
         self.publish();
+        Some(done)
     }
 
     fn bring_index_up_to_date(&mut self, at_once: bool) {
@@ -383,7 +432,10 @@ impl Manager {
     }
 
     fn start_planning(&mut self, id: &str) {
-        let Some(job) = self.live.get_mut(id).filter(|job| job.planning.is_none()) else { return };
+        let waits = |job: &&mut Live| {
+            job.planning.is_none() && job.not_before.is_none_or(|moment| moment <= Instant::now())
+        };
+        let Some(job) = self.live.get_mut(id).filter(waits) else { return };
         let (planner, settings) = (self.surroundings.planner.clone(), job.folder.settings());
         let (room, messages, id) = (self.surroundings.budget.total(), self.messages.clone(), id.to_owned());
         let planning = self.surroundings.runtime.spawn(async move {
@@ -396,8 +448,9 @@ impl Manager {
 
 /// Tells the end of a job to those who wait for it. A server that dies before this is written down tells it again.
 fn announce(on_end: &OnEnd, job: &mut Live) {
-    on_end(&job.record, job.state.phase);
-    let _ = job.change(|state| state.announced = true);
+    if on_end(&job.record, job.state.phase) {
+        let _ = job.change(|state| state.announced = true);
+    }
 }
 
 /// The state after an attempt.

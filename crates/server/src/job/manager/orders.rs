@@ -3,7 +3,7 @@
 //! An order that makes no sense in the job's state is refused as a wrong request, never as a conflict: clients retry
 //! conflicts.
 
-use super::{Action, Live, Manager};
+use super::{Action, Done, Live, Manager, PLAN_AGAIN, PLAN_TRIES};
 use crate::{
     api::error::ApiError,
     id::Kind,
@@ -14,12 +14,14 @@ use crate::{
         planner::{JobPlan, PlanFault},
         record::{Fault, JobRecord, JobState, Phase, Wanted},
     },
+    store::Written,
 };
 use garden_train::TrainOptions;
 use std::{
     fs, io,
     path::{Path, PathBuf},
     thread,
+    time::Instant,
 };
 
 /// A job to be made.
@@ -34,7 +36,7 @@ pub(crate) struct NewJob {
 }
 
 impl Manager {
-    pub(super) fn create(&mut self, mut job: NewJob) -> Result<(), ApiError> {
+    pub(super) fn create(&mut self, mut job: NewJob) -> Result<Done, ApiError> {
         self.newest += 1;
         job.record.number = self.newest;
         let phase = if job.plan.is_some() { Phase::Queued } else { Phase::Validating };
@@ -56,17 +58,12 @@ impl Manager {
         if live.state.phase == Phase::Queued {
             live.tell(Level::Info, "queued", "The files are valid and the plan fits; the job is queued");
         }
-        // A client that is told of the job finds it in the list.
-        let indexed = self.surroundings.store.put_job_blocking(live.row());
         let id = live.id().to_owned();
-        self.live.insert(id, live);
-        self.publish();
-        // The folder is the truth: an index that is locked or full learns of the job later.
-        drop(indexed);
-        Ok(())
+        self.live.insert(id.clone(), live);
+        self.settle(&id).ok_or_else(|| ApiError::not_found(Kind::Job, &id))
     }
 
-    pub(super) fn act(&mut self, id: &str, action: &Action) -> Result<(), ApiError> {
+    pub(super) fn act(&mut self, id: &str, action: &Action) -> Result<Done, ApiError> {
         if !self.live.contains_key(id) {
             return Err(self.not_live(id));
         }
@@ -80,12 +77,7 @@ impl Manager {
                 changed.map_err(|error| ApiError::disk(&error))
             }
         }?;
-        // Whoever asked for it sees it in the answer; an index that cannot be written now learns of it later.
-        if let Some(job) = self.live.get(id) {
-            drop(self.surroundings.store.put_job_blocking(job.row()));
-        }
-        self.settle(id);
-        Ok(())
+        self.settle(id).ok_or_else(|| ApiError::not_found(Kind::Job, id))
     }
 
     fn end(&mut self, id: &str, wanted: Wanted) -> Result<(), ApiError> {
@@ -148,7 +140,7 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn delete(&mut self, id: &str) -> Result<(), ApiError> {
+    pub(super) fn delete(&mut self, id: &str) -> Result<Written, ApiError> {
         if self.live.contains_key(id) {
             let message = format!("{id} is not over: cancel it first");
             return Err(ApiError::bad_request(message).code("invalid_state"));
@@ -162,9 +154,9 @@ impl Manager {
         }
         // Large folders take a while.
         let _ = thread::Builder::new().spawn(move || fs::remove_dir_all(hidden));
-        self.surroundings.store.delete_job_blocking(id)?;
+        let written = self.surroundings.store.delete_job_later(id);
         self.publish();
-        Ok(())
+        Ok(written)
     }
 
     /// A plan that was made in the background has arrived.
@@ -189,10 +181,16 @@ impl Manager {
                     );
                 }
                 job.plan = Some(plan);
-                return self.settle(id);
+                self.settle(id);
+                return;
             }
             Ok(plan) => fault("memory_budget_exceeded", plan.refusal()),
             Err(error @ PlanFault::Refused(_)) => fault("invalid_training_file", error.to_string()),
+            Err(_) if job.failed_plans < PLAN_TRIES => {
+                job.failed_plans += 1;
+                job.not_before = Some(Instant::now() + PLAN_AGAIN * job.failed_plans);
+                return;
+            }
             Err(error) => fault("planning_failed", error.to_string()),
         };
         self.fail(id, fault);

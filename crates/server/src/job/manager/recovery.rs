@@ -6,14 +6,17 @@
 use super::{Live, Manager, announce};
 use crate::{
     data_dir::DataDir,
-    job::{folder::JobFolder, journal::Level, planner::JobPlan, record::Phase},
+    job::{folder::JobFolder, journal::Level, planner::JobPlan, record::Phase, runner::ProcessName},
 };
+use garden_memory::probe::Probe;
 use std::{collections::BTreeSet, fs};
 
 impl Manager {
     pub(super) fn recover(&mut self, notes: &mut Vec<String>) {
-        let known: BTreeSet<String> =
-            self.surroundings.store.all_job_ids().unwrap_or_default().into_iter().collect();
+        let store = &self.surroundings.store;
+        let known: BTreeSet<String> = store.all_job_ids().unwrap_or_default().into_iter().collect();
+        let known_as_over: BTreeSet<String> =
+            store.finished_job_ids().unwrap_or_default().into_iter().collect();
         let mut found = BTreeSet::new();
         let mut missing = Vec::new();
         for entry in fs::read_dir(self.surroundings.data.jobs()).into_iter().flatten().flatten() {
@@ -35,7 +38,8 @@ impl Manager {
             found.insert(name.clone());
             self.newest = self.newest.max(record.number);
             let over = state.phase.is_final();
-            if over && state.announced && known.contains(&name) {
+            // A server that died may have written the end to the folder and not to the index.
+            if over && state.announced && known_as_over.contains(&name) {
                 continue;
             }
             let mut job = Live::new(folder, record, state);
@@ -78,14 +82,21 @@ impl Manager {
     }
 }
 
-/// Bytes that the jobs of an earlier server hold, by their plans.
+/// Bytes of this machine that the jobs of an earlier server hold now: at most their plans. One that still loads holds
+/// less, and what it will take is not free.
 pub(crate) fn held_by_running(data: &DataDir) -> u64 {
     let folders = fs::read_dir(data.jobs()).into_iter().flatten().flatten();
     let running = folders.filter_map(|entry| {
         let folder = JobFolder::at(data.job(entry.file_name().to_str()?)?);
-        let runs = folder.read_state().ok()?.phase == Phase::Running && folder.is_kept().ok()?;
+        let state = folder.read_state().ok()?;
+        if state.phase != Phase::Running || !folder.is_kept().ok()? {
+            return None;
+        }
         let plan: JobPlan = serde_json::from_value(folder.read_plan().ok()?).ok()?;
-        runs.then_some(plan.total_bytes)
+        let keeper = folder.read_attempt(state.attempt).ok()??;
+        let pid = ProcessName::parse(&keeper.process).filter(ProcessName::lives)?.pid();
+        let held = Probe::attach(pid).ok()?.snapshot().ok()??;
+        Some(held.sample.rss.min(plan.total_bytes))
     });
     running.sum()
 }

@@ -46,37 +46,48 @@ pub(crate) fn next(
     if state.wanted == Some(Wanted::Cancel) {
         return Next::Cancelled { kept: false };
     }
-    let Some(end) = end else { return after_vanishing(state, progress) };
+    let Some(end) = end else { return again(state, progress, vanished_too_often) };
     match (end.how, state.wanted) {
         (How::Exited(0), _) => Next::Succeeded,
-        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Stop)) => Next::Cancelled { kept: true },
-        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Pause)) => Next::Paused,
-        (How::Exited(INTERRUPTED) | How::Signaled(_), Some(Wanted::Requeue)) => Next::Requeued,
         // Somebody else asked it to end, politely: it goes on, like one that vanished.
-        (How::Exited(INTERRUPTED), _) => after_vanishing(state, progress),
-        (How::Exited(AT_LIMIT) | How::StoppedAtLimit | How::KilledAtLimit | How::Signaled(_), _) => {
+        (How::Exited(INTERRUPTED), _) => again(state, progress, vanished_too_often),
+        // A full disk or too many processes: that passes, and must not cost the whole queue.
+        (How::NotStarted, _) => again(state, progress, |_| failed(end, progress)),
+        (How::Exited(AT_LIMIT) | How::StoppedAtLimit | How::KilledAtLimit | How::Signaled(_), wanted) => {
             let fault = killed(end, limit);
-            if state.restarts < record.max_restarts { Next::Restarted(fault) } else { Next::Failed(fault) }
+            match wanted {
+                Some(Wanted::Stop) => Next::Cancelled { kept: true },
+                Some(Wanted::Pause) => Next::Paused,
+                // By the signal that the server itself sent.
+                Some(Wanted::Requeue) if matches!(end.how, How::Signaled(_)) => Next::Requeued,
+                _ if state.restarts < record.max_restarts => Next::Restarted(fault),
+                _ => Next::Failed(fault),
+            }
         }
-        (How::Exited(_) | How::NotStarted, _) => Next::Failed(failed(end, progress)),
+        (How::Exited(_), _) => Next::Failed(failed(end, progress)),
     }
 }
 
-fn after_vanishing(state: &JobState, progress: &Progress) -> Next {
+/// What was wanted, or another attempt; after too many without a step in between, the fault.
+fn again(state: &JobState, progress: &Progress, fault: impl FnOnce(&JobState) -> Fault) -> Next {
     let stuck = state.vanished >= MOST_VANISHED && progress.step <= state.step;
     match state.wanted {
         Some(Wanted::Stop) => Next::Cancelled { kept: true },
         Some(Wanted::Pause) => Next::Paused,
         Some(Wanted::Requeue) => Next::Requeued,
-        _ if stuck => Next::Failed(Fault {
-            code: "vanished".into(),
-            message: format!(
-                "the job's process vanished {} times in a row without a step: something on this machine ends it",
-                state.vanished + 1
-            ),
-            param: None,
-        }),
+        _ if stuck => Next::Failed(fault(state)),
         _ => Next::Vanished,
+    }
+}
+
+fn vanished_too_often(state: &JobState) -> Fault {
+    let times = state.vanished + 1;
+    Fault {
+        code: "vanished".into(),
+        message: format!(
+            "the job's process vanished {times} times in a row without a step: something on this machine ends it"
+        ),
+        param: None,
     }
 }
 
@@ -201,6 +212,27 @@ mod tests {
             );
             assert!(matches!(after(Some(how), None, 1), Next::Restarted(_)), "{how:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_that_comes_first_does_not_undo_what_was_wanted() {
+        for how in [How::StoppedAtLimit, How::KilledAtLimit, How::Exited(75)] {
+            assert_eq!(after(Some(how), Some(Wanted::Stop), 1), Next::Cancelled { kept: true });
+            assert_eq!(after(Some(how), Some(Wanted::Pause), 1), Next::Paused);
+            assert!(matches!(after(Some(how), Some(Wanted::Requeue), 1), Next::Restarted(_)));
+            assert!(matches!(after(Some(how), Some(Wanted::Requeue), 0), Next::Failed(_)));
+        }
+    }
+
+    #[test]
+    fn a_start_that_fails_is_tried_again_but_not_for_ever() {
+        let not_started = |vanished| {
+            let state = JobState { vanished, ..JobState::new(Phase::Running, 0) };
+            next(&record(0), &state, &Progress::default(), Some(&ended(How::NotStarted)), 0)
+        };
+        assert_eq!(not_started(0), Next::Vanished);
+        let Next::Failed(fault) = not_started(MOST_VANISHED) else { panic!() };
+        assert_eq!(fault.message, "telling the command to stop");
     }
 
     #[test]

@@ -69,6 +69,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    serve_children::end_with_parent();
     let cli = Cli::try_parse().unwrap_or_else(|error| errors::wrong_use(&error));
     run(cli.command).unwrap_or_else(|error| errors::report(&error))
 }

@@ -1,8 +1,19 @@
 //! The hidden commands by which the server starts this program again: a job's keeper and its planner.
 
 use anyhow::Result;
-use garden_server::{KeepError, KeepOrders, keep, plan_job};
+use garden_server::{ENDS_WITH_STDIN, KeepError, KeepOrders, keep, plan_job};
 use std::{path::PathBuf, process::ExitCode};
+
+/// Has this process end when its standard input does, if the server that started it asked for that: a server that is
+/// killed leaves nothing behind that reads rows for hours.
+pub fn end_with_parent() {
+    if std::env::var_os(ENDS_WITH_STDIN).is_some() {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            std::process::exit(130);
+        });
+    }
+}
 
 /// Words of `serve-keep`.
 #[derive(clap::Args)]

@@ -39,8 +39,8 @@ impl Bounds {
 
 /// A command of the program, not yet started.
 pub(crate) fn command(app: &App, words: &[OsString]) -> Command {
-    let mut command = Command::from(app.program.command());
-    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut command = app.program.helper_command();
+    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -65,6 +65,7 @@ pub(crate) async fn ask(
         .spawn()
         .map_err(|error| ApiError::internal(format!("cannot start a process: {error}")))?;
     bound(&child, bounds.memory);
+    let _line = child.stdin.take();
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let all = async {
         // One byte more than is allowed tells that there was more.

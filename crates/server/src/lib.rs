@@ -33,5 +33,6 @@ pub use config::{Runner, ServeConfig};
 pub use data_dir::DataDirError;
 pub use job::keeper::{KeepError, KeepOrders, keep};
 pub use job::planner::plan_job;
+pub use job::runner::ENDS_WITH_STDIN;
 pub use serve::{Listening, ServeError, run, serve};
 pub use store::StoreError;

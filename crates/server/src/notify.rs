@@ -38,6 +38,11 @@ impl Manager {
         Self { socket, watchdog: watchdog.map(|micros| Duration::from_micros(micros / 2)) }
     }
 
+    /// Whether a service manager started this process.
+    pub(crate) fn is_there(&self) -> bool {
+        self.socket.is_some()
+    }
+
     pub(crate) fn tell(&self, words: &str) {
         if let Some((socket, address)) = &self.socket {
             let _ = socket.send_to_addr(words.as_bytes(), address);

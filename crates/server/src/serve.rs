@@ -19,6 +19,9 @@ use tokio::{net::TcpListener, runtime, signal::unix, time};
 /// How long jobs may take to write their checkpoints when the server ends. Those that take longer are left running, and
 /// the next server finds them.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(80);
+/// The same below a service manager, which ends everything as soon as the server has ended: longer than a keeper gives
+/// its trainer, and less than the unit's `TimeoutStopSec`.
+const MANAGED_PATIENCE: Duration = Duration::from_secs(540);
 /// Threads that may wait for the disk at once.
 const BLOCKING_THREADS: usize = 64;
 
@@ -41,6 +44,10 @@ pub enum ServeError {
     Files(String),
     #[error("cannot start the server: {0}")]
     System(#[from] io::Error),
+    #[error(
+        "the thread that looks after the jobs has failed; start the server again: the jobs go on where they are"
+    )]
+    Jobs,
 }
 
 impl ServeError {
@@ -94,9 +101,11 @@ pub async fn serve(
     tokio::select! {
         () = listen(listener, routes, stop, stopping) => {}
         never = watchdog(&manager) => match never {},
+        () = app.jobs.wait_ended() => return Err(ServeError::Jobs),
     }
     sweeper.abort();
-    app.jobs.shutdown(CHECKPOINT_PATIENCE).await;
+    let patience = if manager.is_there() { MANAGED_PATIENCE } else { CHECKPOINT_PATIENCE };
+    app.jobs.shutdown(patience).await;
     Ok(())
 }
 

@@ -35,7 +35,7 @@ struct Health {
 #[schema(as = HealthStatus)]
 enum Status {
     Ok,
-    /// The server answers, but its index does not.
+    /// The server answers, but its index or whoever looks after the jobs does not.
     Degraded,
 }
 
@@ -49,7 +49,8 @@ struct Memory {
 #[utoipa::path(get, path = "/health", tag = "Server", responses((status = 200, body = Health)))]
 async fn health(State(app): State<App>, client: Option<Extension<Client>>) -> Json<Health> {
     let (status, jobs) = match app.store.jobs_by_state().await {
-        Ok(jobs) => (Status::Ok, jobs),
+        Ok(jobs) if app.jobs.is_alive() => (Status::Ok, jobs),
+        Ok(jobs) => (Status::Degraded, jobs),
         Err(_) => (Status::Degraded, Vec::new()),
     };
     let memory = Memory { total_bytes: app.budget.total(), free_bytes: app.budget.free() };

@@ -215,11 +215,12 @@ impl Planner {
 
     async fn run(&self, settings: &Path, room: u64) -> Result<JobPlan, PlanFault> {
         let broken = |error: std::io::Error| PlanFault::Broken(error.to_string());
-        let mut command = tokio::process::Command::from(self.program.command());
+        let mut command = self.program.helper_command();
         command.arg("serve-plan").arg(settings).arg("--room").arg(room.to_string());
         command.arg("--limit").arg(MEMORY.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(broken)?;
+        let _line = child.stdin.take();
         let mut answer = Vec::new();
         let output = child.stdout.take();
         if let Some(output) = output {

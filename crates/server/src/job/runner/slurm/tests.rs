@@ -87,13 +87,18 @@ fn on_a_real_slurm_a_kill_asks_nobody() {
 fn on_a_real_slurm_a_start_that_was_not_recorded_is_found_again() {
     let stage = Stage::new("ftjob-twice");
     let first = stage.start();
+    stage.await_words("begun");
     assert_eq!(stage.start(), first, "the server died before it wrote the handle down");
+    stage.await_state(&first, RunState::Running);
     stage.slurm.kill(&stage.job, &first);
     stage.await_state(&first, RunState::Gone);
-    let second = stage.start();
-    assert_ne!(second, first, "nothing of that name waits or runs any more");
-    stage.slurm.kill(&stage.job, &second);
-    stage.await_state(&second, RunState::Gone);
+    assert_eq!(stage.await_words("begun").matches("begun").count(), 1);
+    stage.start();
+    while stage.await_words("begun").matches("begun").count() < 2 {
+        thread::sleep(Duration::from_millis(50));
+    }
+    stage.slurm.kill(&stage.job, &first);
+    stage.await_state(&first, RunState::Gone);
 }
 
 #[test]
@@ -102,10 +107,20 @@ fn on_a_real_slurm_what_waits_is_taken_back_and_what_cannot_run_is_refused() {
     let mut stage = Stage::new("ftjob-wait");
     stage.slurm.options = vec!["--hold".into()];
     let handle = stage.start();
+    while !commands::list().unwrap().contains_key(&handle) {
+        thread::sleep(Duration::from_millis(50));
+    }
     stage.await_state(&handle, RunState::Waiting);
     stage.slurm.stop(&stage.job, &handle);
     stage.await_state(&handle, RunState::Gone);
     stage.slurm.options.clear();
-    let error = stage.slurm.start(&stage.job, 2, 1 << 50).unwrap_err().to_string();
-    assert!(error.contains("sbatch failed") && error.contains("emory"), "{error}");
+    let handle = stage.slurm.start(&stage.job, 2, 1 << 50).unwrap();
+    let words = loop {
+        match stage.slurm.state(&stage.job, &handle) {
+            RunState::Refused(words) => break words,
+            state => assert_ne!(state, RunState::Running),
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    assert!(words.contains("sbatch failed") && words.contains("emory"), "{words}");
 }

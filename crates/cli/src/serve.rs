@@ -21,7 +21,8 @@ Examples:
       for others too: an address that others reach needs a key
 
 Everything is in the data folder, and a server may be killed at any moment and started again.
-Ctrl-C or SIGTERM lets answers under way finish; a second one ends the server at once.
+Ctrl-C, SIGTERM or closing the terminal lets answers under way finish and jobs write their
+checkpoints; the next server goes on with them. A second signal ends the server at once.
 Exit codes: 0 after Ctrl-C or SIGTERM, 2 if the server cannot start, 130 after a second signal.";
 
 /// Flags of `serve`.
@@ -130,7 +131,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => {
             garden_train::share_one_heap();
             garden_train::return_large_pieces();
-            garden_server::run(args.flags.config()?, tell)?;
+            garden_server::run(args.flags.config()?, tell, tell_end)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -198,6 +199,13 @@ impl Flags {
             ..defaults
         })
     }
+}
+
+fn tell_end() {
+    eprintln!(
+        "ending: jobs write their checkpoints, and the next server goes on with them. A second Ctrl-C ends the server at \
+         once and leaves them running."
+    );
 }
 
 fn tell(listening: &Listening) {

@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::{fs, thread, time::Duration};
@@ -170,12 +171,12 @@ fn a_server_with_less_memory_keeps_the_job_for_one_with_more() {
     let file = server.upload();
     let job = server.create(&file, &json!({"max_steps": 200, "save_steps": 5}));
     server.wait_for_step(&job, 6);
-    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(server.end_by(Signal::TERM), Some(0));
     server.set_flags(&["--memory-budget", "30MB"]);
     server.restart();
     let waiting = server.wait_for(&job, "waiting", |job| !job["garden"]["waiting_for"].is_null());
     assert!(waiting["garden"]["waiting_for"].as_str().unwrap().starts_with("memory"), "{waiting:#}");
-    server.terminate();
+    server.end_by(Signal::TERM);
     server.set_flags(&["--memory-budget", "1GB"]);
     server.restart();
     assert_eq!(status(&server.wait_until_over(&job)), "succeeded");
@@ -273,12 +274,19 @@ fn a_second_keeper_and_a_late_one_start_nothing() {
 }
 
 #[test]
-fn sigterm_checkpoints_the_jobs_and_the_next_server_goes_on_with_them() {
+fn the_end_of_a_server_checkpoints_the_jobs_and_the_next_one_goes_on_with_them() {
+    // SIGHUP is the end of the terminal.
+    for signal in [Signal::TERM, Signal::HUP] {
+        checkpoints_at(signal);
+    }
+}
+
+fn checkpoints_at(signal: Signal) {
     let mut server = Server::start(16, &[]);
     let file = server.upload();
     let job = server.create(&file, &json!({"max_steps": 400, "save_steps": 1000}));
     let before = server.wait_for_step(&job, 20)["garden"]["progress"]["step"].as_u64().unwrap();
-    assert_eq!(server.terminate(), Some(0));
+    assert_eq!(server.end_by(signal), Some(0));
     assert!(server.trainers(&job).is_empty(), "nothing runs on");
     server.restart();
     let done = server.wait_until_over(&job);

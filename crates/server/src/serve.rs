@@ -14,7 +14,13 @@ use crate::{
     store::{StoreError, now},
 };
 use std::{future::Future, io, net::SocketAddr, path::PathBuf, time::Duration};
-use tokio::{net::TcpListener, runtime, signal::unix, time};
+use tokio::{
+    net::TcpListener,
+    runtime,
+    signal::unix::{self, SignalKind},
+    sync::mpsc,
+    time,
+};
 
 /// How long jobs may take to write their checkpoints when the server ends. Those that take longer are left running, and
 /// the next server finds them.
@@ -109,8 +115,13 @@ pub async fn serve(
     Ok(())
 }
 
-/// As [`serve`], on threads of its own, until SIGINT or SIGTERM. A second signal ends the process at once.
-pub fn run(config: ServeConfig, ready: impl FnOnce(&Listening)) -> Result<(), ServeError> {
+/// As [`serve`], on threads of its own, until SIGINT, SIGTERM or the end of the terminal; `ending` is told of it. A
+/// second signal ends the process at once.
+pub fn run(
+    config: ServeConfig,
+    ready: impl FnOnce(&Listening),
+    ending: impl FnOnce() + Send + 'static,
+) -> Result<(), ServeError> {
     // Streams and uploads keep files open: the soft limit is for programs that use select().
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -118,12 +129,12 @@ pub fn run(config: ServeConfig, ready: impl FnOnce(&Listening)) -> Result<(), Se
     let runtime =
         runtime::Builder::new_multi_thread().max_blocking_threads(BLOCKING_THREADS).enable_all().build()?;
     let end = runtime.block_on(async {
-        let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
-        let mut terminate = unix::signal(unix::SignalKind::terminate())?;
+        let mut signals = signals()?;
         let stop = async move {
-            tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+            signals.recv().await;
+            ending();
             tokio::spawn(async move {
-                tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+                signals.recv().await;
                 std::process::exit(130);
             });
         };
@@ -131,6 +142,20 @@ pub fn run(config: ServeConfig, ready: impl FnOnce(&Listening)) -> Result<(), Se
     });
     runtime.shutdown_timeout(Duration::from_secs(2));
     end
+}
+
+/// The signals that end a server. One that was ignored when the program started, as `nohup` arranges, stays so.
+fn signals() -> io::Result<mpsc::UnboundedReceiver<()>> {
+    let (sender, heard) = mpsc::unbounded_channel();
+    let kinds = [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::terminate()];
+    for kind in garden_memory::heeded(kinds.map(|kind| kind.as_raw_value())) {
+        let mut signal = unix::signal(SignalKind::from_raw(kind))?;
+        let sender = sender.clone();
+        tokio::spawn(async move { while signal.recv().await.is_some() && sender.send(()).is_ok() {} });
+    }
+    // Where all are ignored nobody tells: that must not look like a signal.
+    tokio::spawn(async move { sender.closed().await });
+    Ok(heard)
 }
 
 async fn watchdog(manager: &Manager) -> std::convert::Infallible {

@@ -89,10 +89,10 @@ impl Server {
         }
     }
 
-    /// Ends it by SIGTERM and gives its exit code.
-    pub fn terminate(&mut self) -> Option<i32> {
+    /// Ends it by a signal and gives its exit code.
+    pub fn end_by(&mut self, signal: Signal) -> Option<i32> {
         let mut child = self.child.take()?;
-        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
         child.wait().unwrap().code()
     }
 

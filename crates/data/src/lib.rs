@@ -118,6 +118,10 @@ pub use missing::{check_exists, check_folder, edit_distance};
 // Addresses of the network that may be reached.
 pub use remote::{CheckedResolver, is_public};
 
+// The cache: what it holds of a data file, for whoever deletes data files.
+pub use index::CACHE_FOLDERS;
+pub use staging::cached_as;
+
 // What every part shares: errors, progress, and a hash for fingerprints.
 pub use error::{BadRow, DataError, RowError};
 pub use index::fnv1a;

@@ -321,6 +321,7 @@ mod tests {
             program: "/nonexistent".into(),
             cache: folder.to_owned(),
             empty: folder.to_owned(),
+            ..ChildProgram::default()
         };
         ChatPool::new(program, folder.to_owned(), budget.clone(), PoolSettings::default()).unwrap()
     }

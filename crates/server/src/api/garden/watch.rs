@@ -68,7 +68,7 @@ async fn watch(State(app): State<App>, Query(asked): Query<Watch>) -> Result<Res
         PLACES.try_acquire().map_err(|_| ApiError::busy("eight processes are watched already", 30))?;
     let permit = app.streams.open()?;
     let mut child = helper::command(&app, &words(&asked)).spawn().map_err(ApiError::internal)?;
-    helper::bound(&child, MEMORY);
+    helper::bound(&app, &child, MEMORY);
     let output = child.stdout.take().ok_or_else(|| ApiError::internal("a child without an output"))?;
     // The stream owns the child, which is killed with it.
     let state = (BufReader::new(output).lines(), child, place, permit, app);

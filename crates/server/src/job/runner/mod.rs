@@ -11,7 +11,8 @@ pub(crate) use local::{Local, ProcessName};
 pub(crate) use slurm::Slurm;
 
 use super::folder::JobFolder;
-use std::{ffi::OsString, io, path::PathBuf};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use std::{ffi::OsString, io, os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(crate) trait Runner: Send {
 }
 
 /// How a child of the server is started: the program, and an environment without secrets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ChildProgram {
     /// The `model-garden` program.
     pub program: PathBuf,
@@ -66,6 +67,8 @@ pub(crate) struct ChildProgram {
     pub cache: PathBuf,
     /// The empty folder in which they run.
     pub empty: PathBuf,
+    /// Bytes of the largest file that a child may write which reads what clients have sent.
+    pub largest_file: Option<u64>,
 }
 
 /// What children may see of the server's environment.
@@ -87,6 +90,20 @@ impl ChildProgram {
         words.replace(&format!("{root}/"), "")
     }
 
+    /// Bounds the files that a child which has just begun may write. One that goes on writing is ended.
+    pub(crate) fn bound_files(&self, child: Option<u32>) {
+        let pid = child.and_then(|id| Pid::from_raw(id.cast_signed()));
+        let limit = Rlimit { current: self.largest_file, maximum: self.largest_file };
+        // A child that is gone already needs no bound.
+        let _ = pid.map(|pid| prlimit(Some(pid), Resource::Fsize, limit));
+    }
+
+    /// Why a child was ended, if it was for a file that grew too large.
+    pub(crate) fn wrote_too_much(&self, status: ExitStatus) -> Option<String> {
+        let most = self.largest_file.filter(|_| status.signal() == Some(Signal::XFSZ.as_raw()))?;
+        Some(format!("the rows take more than {} when they are written out", garden_memory::ByteSize(most)))
+    }
+
     /// A command of this program, with that environment and nothing else of ours.
     pub(crate) fn command(&self) -> std::process::Command {
         let mut command = std::process::Command::new(&self.program);
@@ -106,4 +123,24 @@ pub(crate) fn keeper_words(job: &JobFolder, attempt: u32, bytes: u64) -> Vec<OsS
         "--limit".into(),
         bytes.to_string().into(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_writes_without_end_is_ended_and_the_reason_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = ChildProgram {
+            program: "/bin/sh".into(),
+            cache: folder.path().to_owned(),
+            empty: folder.path().to_owned(),
+            largest_file: Some(1 << 20),
+        };
+        let mut child = program.command().args(["-c", "exec yes > rows"]).spawn().unwrap();
+        program.bound_files(Some(child.id()));
+        let words = program.wrote_too_much(child.wait().unwrap()).unwrap();
+        assert!(words.starts_with("the rows take more than 1"), "{words}");
+    }
 }

@@ -38,6 +38,8 @@ pub(crate) enum EndpointError {
     Url(&'static str),
     #[error("the endpoint could not be reached: {0}")]
     Unreachable(ureq::Error),
+    #[error("other endpoints are being tested; try again in a moment")]
+    Busy,
     #[error("the webhook endpoints cannot be written: {0}")]
     Io(#[from] io::Error),
 }

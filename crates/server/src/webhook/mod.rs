@@ -24,6 +24,7 @@ use std::{
     thread,
     time::{Duration, SystemTime},
 };
+use tokio::sync::Semaphore;
 
 /// What happened to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -49,6 +50,9 @@ impl EventKind {
     }
 }
 
+/// Tests of endpoints at once: each waits for somebody else's machine on a thread that others need.
+const TESTS: usize = 4;
+
 /// The endpoints of a server and the thread that posts to them. Clones share both.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhooks {
@@ -56,6 +60,7 @@ pub(crate) struct Webhooks {
     queue: Arc<Queue>,
     postman: Arc<Postman>,
     wake: mpsc::Sender<queue::Entry>,
+    tests: Arc<Semaphore>,
 }
 
 impl Webhooks {
@@ -72,7 +77,7 @@ impl Webhooks {
         let round =
             delivery::Round::new(endpoints.clone(), queue.clone(), postman.clone(), first_pause, waiting);
         thread::Builder::new().name("webhooks".into()).spawn(move || round.run(&woken))?;
-        Ok(Self { endpoints, queue, postman, wake })
+        Ok(Self { endpoints, queue, postman, wake, tests: Arc::new(Semaphore::new(TESTS)) })
     }
 
     /// Tells the endpoints that asked for it that a job has ended at `created_at` (seconds since 1970). Returns when
@@ -88,8 +93,10 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Posts an event that did not happen, at once, and gives the status of the answer.
+    /// Posts an event that did not happen, at once, and gives the status of the answer. Only a few are posted at a
+    /// time. Blocks.
     pub(crate) fn test(&self, id: &str, kind: EventKind) -> Result<u16, EndpointError> {
+        let _place = self.tests.try_acquire().map_err(|_| EndpointError::Busy)?;
         let endpoint = self.endpoints.get(id).ok_or(EndpointError::Unknown)?;
         let event = Event::new(kind, "ftjob-test", now());
         self.postman.post(&endpoint, &event).map_err(EndpointError::Unreachable)

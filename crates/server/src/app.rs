@@ -20,7 +20,7 @@ use crate::{
     models::Catalogue,
     serve::ServeError,
     store::{Opened, Store},
-    webhook::{EventKind, Reach, Webhooks},
+    webhook::{EventKind, ReachNow, Webhooks},
 };
 use axum::extract::FromRef;
 use std::{
@@ -116,7 +116,8 @@ impl App {
         let chat = ChatPool::new(program.clone(), logs, budget.clone(), PoolSettings::default())?;
         let idle = chat.clone();
         let planner = Planner::new(program.clone());
-        let webhooks = Webhooks::open(&data, Reach::of(config.host))?;
+        let keys = guard.keys.clone();
+        let webhooks = Webhooks::open(&data, ReachNow::of(&config, move || keys.are_needed()))?;
         let surroundings = Surroundings {
             data: data.clone(),
             store: store.clone(),

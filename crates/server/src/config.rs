@@ -38,6 +38,8 @@ pub struct ServeConfig {
     pub sbatch: Vec<String>,
     /// Names besides its address that the server may be asked for by.
     pub allowed_hosts: Vec<String>,
+    /// Whether webhook events may go to private addresses though others can use the server.
+    pub webhooks_to_private_addresses: bool,
     /// Bytes of the largest file that is taken.
     pub max_upload: u64,
     /// Requests a second that one client may send for long; 0 takes any number.
@@ -62,6 +64,7 @@ impl ServeConfig {
             runner: Runner::Local,
             sbatch: Vec::new(),
             allowed_hosts: Vec::new(),
+            webhooks_to_private_addresses: false,
             max_upload: 8 << 30,
             rate_limit: 100,
             max_streams: 1024,

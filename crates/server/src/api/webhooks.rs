@@ -87,7 +87,7 @@ struct WebhookEndpointList {
 struct CreateWebhookEndpoint {
     #[schema(min_length = 1, max_length = 128)]
     name: String,
-    /// Where events are posted: https or http. A server that others can reach takes public addresses only.
+    /// Where events are posted: https or http. A server that others can use takes public addresses only.
     #[schema(max_length = 2048)]
     url: String,
     #[schema(min_items = 1)]

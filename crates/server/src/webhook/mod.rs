@@ -9,7 +9,9 @@ mod endpoint;
 mod queue;
 mod signature;
 
+#[cfg(test)]
 pub(crate) use delivery::Reach;
+pub(crate) use delivery::ReachNow;
 pub(crate) use endpoint::{Change, Endpoint, EndpointError};
 
 use crate::{data_dir::DataDir, id::Kind};
@@ -65,12 +67,12 @@ pub(crate) struct Webhooks {
 
 impl Webhooks {
     /// Reads the endpoints and the events that wait, and starts to deliver. The thread ends with the last clone.
-    pub(crate) fn open(data: &DataDir, reach: Reach) -> io::Result<Self> {
-        Self::open_with(data, reach, delivery::FIRST_PAUSE)
+    pub(crate) fn open(data: &DataDir, reach: impl Into<ReachNow>) -> io::Result<Self> {
+        Self::open_with(data, reach.into(), delivery::FIRST_PAUSE)
     }
 
-    fn open_with(data: &DataDir, reach: Reach, first_pause: Duration) -> io::Result<Self> {
-        let endpoints = Arc::new(Endpoints::open(data.webhooks(), reach)?);
+    fn open_with(data: &DataDir, reach: ReachNow, first_pause: Duration) -> io::Result<Self> {
+        let endpoints = Arc::new(Endpoints::open(data.webhooks(), reach.clone())?);
         let (queue, waiting) = Queue::open(data.undelivered())?;
         let (queue, postman) = (Arc::new(queue), Arc::new(Postman::new(reach)));
         let (wake, woken) = mpsc::channel();
@@ -99,7 +101,8 @@ impl Webhooks {
         let _place = self.tests.try_acquire().map_err(|_| EndpointError::Busy)?;
         let endpoint = self.endpoints.get(id).ok_or(EndpointError::Unknown)?;
         let event = Event::new(kind, "ftjob-test", now());
-        self.postman.post(&endpoint, &event).map_err(EndpointError::Unreachable)
+        let posted = self.postman.post(&endpoint, &event);
+        posted.map_err(|error| EndpointError::Unreachable(delivery::why_unreachable(&error)))
     }
 
     /// The endpoints, newest first.

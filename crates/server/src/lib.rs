@@ -9,6 +9,7 @@ mod app;
 mod budget;
 mod chat;
 mod config;
+mod connections;
 mod data_dir;
 mod energy;
 mod files;

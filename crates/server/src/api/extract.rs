@@ -3,6 +3,7 @@
 //! Handlers take [`Json`], [`Query`], [`Path`] and [`Multipart`] from here, never axum's own.
 
 use super::error::ApiError;
+use crate::guard::TooSlow;
 use axum::{
     body::Bytes,
     extract::{
@@ -120,7 +121,7 @@ pub(crate) fn unreadable(error: &(dyn Error + 'static)) -> ApiError {
         let error: &(dyn Error + 'static) = *error;
         error.source()
     });
-    if causes.any(|cause| cause.is::<tower_http::timeout::TimeoutError>()) {
+    if causes.any(|cause| cause.is::<tower_http::timeout::TimeoutError>() || cause.is::<TooSlow>()) {
         return ApiError::with_status(StatusCode::REQUEST_TIMEOUT, "the body came too slowly");
     }
     ApiError::bad_request(format!("the body could not be read: {error}"))

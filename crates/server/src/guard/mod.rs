@@ -9,17 +9,21 @@ mod frame;
 mod hosts;
 pub(crate) mod keys;
 mod login;
+mod pace;
 mod rate;
 mod sessions;
 mod streams;
 
 pub(crate) use counters::Counters;
 pub(crate) use login::routes;
+pub(crate) use pace::TooSlow;
+pub(crate) use rate::network;
 pub(crate) use streams::{StreamPermit, Streams};
 
 use crate::{api::error::ApiError, app::App, config::ServeConfig, data_dir::DataDir};
 use axum::{
     Router,
+    body::Body,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::{HeaderMap, Method, header},
     middleware::{Next, from_fn_with_state},
@@ -27,10 +31,12 @@ use axum::{
 };
 use hosts::Hosts;
 use keys::{Keys, KeysError};
+use pace::Paced;
 use rate::Rate;
 use sessions::Sessions;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
@@ -43,7 +49,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// What requests are checked against.
 pub(crate) struct Guard {
     hosts: Hosts,
-    pub(crate) keys: Keys,
+    pub(crate) keys: Arc<Keys>,
     sessions: Sessions,
     rate: Rate,
 }
@@ -70,7 +76,7 @@ impl Guard {
         }
         Ok(Self {
             hosts: Hosts::new(address, &config.allowed_hosts),
-            keys,
+            keys: Arc::new(keys),
             sessions: Sessions::default(),
             rate: Rate::new(config.rate_limit),
         })
@@ -125,7 +131,7 @@ async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Resp
         Err(_) if wants_page(&request) => return to_login(&request),
         Err(refusal) => return refusal.into_response(),
     }
-    next.run(request).await
+    next.run(request.map(|body| Body::new(Paced::new(body)))).await
 }
 
 /// What needs no key: it tells nothing about anybody's work.

@@ -76,7 +76,7 @@ impl Rate {
 }
 
 /// The network that one client has to itself.
-fn network(client: IpAddr) -> IpAddr {
+pub(crate) fn network(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
             Some(ip) => IpAddr::V4(ip),

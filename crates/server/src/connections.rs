@@ -3,12 +3,8 @@
 //! A connection takes a place for its life. The number of all places is bounded, and one client has only a share of
 //! them, so that nobody can shut everybody else out.
 
-use crate::guard::network;
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use crate::guard::{Share, Shares, network};
+use std::{net::IpAddr, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections at once.
@@ -20,23 +16,22 @@ const OF_ONE: usize = 256;
 const OF_LOOPBACK: usize = ALL - 512;
 
 /// The places for connections.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Connections {
     all: Arc<Semaphore>,
-    clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    clients: Shares<IpAddr>,
 }
 
 /// A place, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    client: IpAddr,
-    clients: Arc<Mutex<HashMap<IpAddr, usize>>>,
     _one: OwnedSemaphorePermit,
+    _share: Share<IpAddr>,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(ALL)), clients: Arc::default() }
+        Self { all: Arc::new(Semaphore::new(ALL)), clients: Shares::default() }
     }
 }
 
@@ -51,25 +46,7 @@ impl Connections {
     pub(crate) fn take(&self, room: OwnedSemaphorePermit, peer: IpAddr) -> Option<Place> {
         let client = network(peer);
         let most = if client.is_loopback() { OF_LOOPBACK } else { OF_ONE };
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = clients.entry(client).or_default();
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Place { client, clients: self.clients.clone(), _one: room })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = clients.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                clients.remove(&self.client);
-            }
-        }
+        Some(Place { _one: room, _share: self.clients.take(client, most)? })
     }
 }
 
@@ -103,6 +80,5 @@ mod tests {
         );
         drop((held, local));
         assert_eq!(connections.all.available_permits(), ALL);
-        assert!(connections.clients.lock().unwrap().is_empty());
     }
 }

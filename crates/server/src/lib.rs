@@ -23,6 +23,7 @@ mod notify;
 mod pages;
 mod serve;
 mod store;
+mod unstalled;
 mod webhook;
 
 /// Named keys of a data folder: added, listed, revoked, with a server running there or without.

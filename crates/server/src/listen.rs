@@ -3,7 +3,7 @@
 //! Takes a listener and the routes. A client that is slow to send its headers is dropped, the number of connections
 //! is bounded, that of one client too, and at the end requests under way have a while to finish.
 
-use crate::connections::Connections;
+use crate::{connections::Connections, unstalled::Unstalled};
 use axum::{Router, body::Body, extract::ConnectInfo, http::Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
@@ -79,5 +79,5 @@ fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS)
         .max_buf_size(HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), answer)
+        .serve_connection(TokioIo::new(Unstalled::new(stream)), answer)
 }

@@ -71,7 +71,7 @@ mod value;
 
 // Datasets: files, folders and hub ids as numbered rows.
 pub use columns::{Columns, ColumnsError};
-pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
+pub use dataset::{Dataset, DatasetOptions, IMAGES_INSIDE, Row, RowReader};
 pub use overlap::{RowSet, SharedRows, shared_rows};
 pub use share::RowShare;
 pub use shuffle::RowOrder;

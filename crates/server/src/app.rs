@@ -108,6 +108,7 @@ impl App {
             program: config.program.clone(),
             cache: data.cache(),
             empty: data.empty(),
+            models: config.models_dirs.clone(),
             // The rows of the largest upload once more, as JSON Lines: they take up to twice their CSV.
             largest_file: Some(config.max_upload.saturating_mul(2)),
         };

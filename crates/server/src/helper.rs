@@ -82,7 +82,8 @@ pub(crate) async fn ask(
     }
     match status.code() {
         Some(code) if fine.contains(&code) => Ok(output),
-        Some(_) => Err(ApiError::bad_request(words_of(&errors))),
+        // Where the server keeps things is nobody's business.
+        Some(_) => Err(ApiError::bad_request(app.program.without_folders(&words_of(&errors)))),
         None => {
             if let Some(words) = app.program.wrote_too_much(status) {
                 return Err(ApiError::bad_request(words));
@@ -93,6 +94,12 @@ pub(crate) async fn ask(
             )))
         }
     }
+}
+
+/// A child's words about a file, under the name that its owner gave it.
+pub(crate) fn named(app: &App, words: &str, path: &str, name: &str) -> String {
+    let program = &app.program;
+    program.without_folders(words).replace(&program.without_folders(path), name)
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {

@@ -242,7 +242,7 @@ async fn merge(
     let ended =
         ended.map_err(|error| ApiError::internal(format!("the merge could not be started: {error}")))?;
     if !ended.status.success() {
-        let words = String::from_utf8_lossy(&ended.stderr);
+        let words = app.program.without_folders(&String::from_utf8_lossy(&ended.stderr));
         let words: String = words.trim().chars().take(LONGEST_ERROR).collect();
         return Err(ApiError::bad_request(format!("the model could not be merged: {words}")));
     }

@@ -67,27 +67,43 @@ pub(crate) struct ChildProgram {
     pub cache: PathBuf,
     /// The empty folder in which they run.
     pub empty: PathBuf,
+    /// Folders of models, whose paths are nobody's business.
+    pub models: Vec<PathBuf>,
     /// Bytes of the largest file that a child may write which reads what clients have sent.
     pub largest_file: Option<u64>,
 }
 
 /// What children may see of the server's environment.
-const PASSED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA"];
+const PASSED: [&str; 7] =
+    ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA", "HF_HUB_OFFLINE", "HF_ENDPOINT"];
 
 impl ChildProgram {
     /// The environment of every child.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
-        let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+        self.environment_from(|name| std::env::var_os(name))
+    }
+
+    fn environment_from(&self, ours: impl Fn(&str) -> Option<OsString>) -> Vec<(OsString, OsString)> {
+        let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), ours(name)?)));
         let cache = self.cache.as_os_str().to_owned();
         let hub = self.cache.join("huggingface").into_os_string();
-        let own = [("HOME", cache.clone()), ("XDG_CACHE_HOME", cache), ("HF_HOME", hub)];
+        let own = [
+            ("HOME", cache.clone()),
+            ("XDG_CACHE_HOME", cache),
+            ("HF_HOME", hub),
+            // Rows come from clients, who should not find out which files there are.
+            (garden_data::IMAGES_INSIDE, "1".into()),
+        ];
         passed.chain(own.map(|(name, value)| (OsString::from(name), value))).collect()
     }
 
-    /// A child's words without the path of the server's data folder.
+    /// A child's words without the paths of the server's data folder and of its folders of models.
     pub(crate) fn without_folders(&self, words: &str) -> String {
-        let root = self.cache.parent().unwrap_or(&self.cache).to_string_lossy();
-        words.replace(&format!("{root}/"), "")
+        let root = self.cache.parent().unwrap_or(&self.cache);
+        let folders =
+            self.models.iter().flat_map(|folder| [Some(folder.clone()), folder.canonicalize().ok()]);
+        let folders = folders.flatten().chain([root.to_owned()]).filter(|folder| folder.is_absolute());
+        folders.fold(words.to_owned(), |words, folder| words.replace(&format!("{}/", folder.display()), ""))
     }
 
     /// Bounds the files that a child which has just begun may write. One that goes on writing is ended.
@@ -137,10 +153,35 @@ mod tests {
             cache: folder.path().to_owned(),
             empty: folder.path().to_owned(),
             largest_file: Some(1 << 20),
+            ..ChildProgram::default()
         };
         let mut child = program.command().args(["-c", "exec yes > rows"]).spawn().unwrap();
         program.bound_files(Some(child.id()));
         let words = program.wrote_too_much(child.wait().unwrap()).unwrap();
         assert!(words.starts_with("the rows take more than 1"), "{words}");
+    }
+
+    #[test]
+    fn children_know_the_hub_and_no_secret_and_read_no_images_by_path() {
+        let environment = ChildProgram::default().environment_from(|name| Some(format!("our {name}").into()));
+        let get = |name: &str| {
+            let found = environment.iter().find(|(key, _)| *key == *name);
+            found.map(|(_, value)| value.to_string_lossy().into_owned())
+        };
+        for name in ["HF_HUB_OFFLINE", "HF_ENDPOINT"] {
+            assert_eq!(get(name), Some(format!("our {name}")));
+        }
+        assert_eq!((get("HF_TOKEN"), get("MODEL_GARDEN_IMAGES_INSIDE")), (None, Some("1".to_owned())));
+    }
+
+    #[test]
+    fn words_lose_the_folders_of_data_and_models() {
+        let program = ChildProgram {
+            cache: "/var/garden/cache".into(),
+            models: vec!["/srv/models".into(), "relative".into()],
+            ..ChildProgram::default()
+        };
+        let words = "/srv/models/tiny/config.json and /var/garden/blobs/a: relative/b, /etc/passwd";
+        assert_eq!(program.without_folders(words), "tiny/config.json and blobs/a: relative/b, /etc/passwd");
     }
 }

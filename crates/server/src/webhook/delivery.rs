@@ -64,11 +64,10 @@ impl Reach {
 pub(crate) struct ReachNow(Arc<dyn Fn() -> Reach + Send + Sync>);
 
 impl ReachNow {
-    /// The reach of a server with these settings, on which `keys_needed` may become true. A server that listens on
-    /// loopback and needs no key may still be behind a proxy: then it goes by another name.
+    /// The reach of a server with these settings, on which `keys_needed` may become true.
     pub(crate) fn of(config: &ServeConfig, keys_needed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let opened = config.webhooks_to_private_addresses;
-        let local = config.host.is_loopback() && config.allowed_hosts.is_empty();
+        let local = config.is_local();
         Self(Arc::new(move || match opened || (local && !keys_needed()) {
             true => Reach::Network,
             false => Reach::Public,

@@ -171,6 +171,12 @@ fn what_cannot_be_trained_on_is_told_and_kept() {
         (&file["status"], &file["status_details"]),
         (&json!("error"), &json!("the first row is not a JSON object"))
     );
+    for name in ["rows.tsv", "rows.zip", "rows.jsonl.gz"] {
+        let id = server.upload(name, if name.ends_with("gz") { b"\x1f\x8b\x08" } else { b"PK\x03\x04" });
+        let file = server.get(&format!("/v1/files/{id}")).ok();
+        let details = file["status_details"].as_str().unwrap_or_default();
+        assert!(file["status"] == "error" && details.contains("not read here: "), "{name}: {file}");
+    }
 }
 
 #[test]

@@ -99,8 +99,8 @@ struct Flags {
     /// A name or address that the server may be asked for by; may be given several times.
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
-    /// Let webhook events go to private addresses though others can use the server: whoever has a key can then make
-    /// it send requests into its network.
+    /// Let webhook events go to private addresses though others can use the server: whoever has a key can
+    /// then make it send requests into its network.
     #[arg(long)]
     webhooks_to_private_addresses: bool,
     /// Who runs the jobs.

@@ -46,10 +46,9 @@ fn a_bad_row_is_named_by_the_files_own_name() {
 fn rows_tell_nothing_about_the_files_of_the_server() {
     let server = Server::start(4, &[]);
     let row = |path: &str| {
-        json!({"messages": [
-            {"role": "user", "content": [{"type": "image", "image": path}, {"type": "text", "text": "what?"}]},
-            {"role": "assistant", "content": "this"},
-        ]})
+        let question = json!([{"type": "image", "image": path}, {"type": "text", "text": "what?"}]);
+        let answer = json!({"role": "assistant", "content": "this"});
+        json!({"messages": [{"role": "user", "content": question}, answer]})
     };
     let database = server.data("garden.sqlite");
     let paths = ["/etc/passwd", "/etc/none", "../../garden.sqlite", "rows.jsonl", database.to_str().unwrap()];

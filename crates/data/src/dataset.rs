@@ -39,8 +39,8 @@ const MAX_DEPTH: usize = 8;
 /// JSON files that the `datasets` library leaves beside the data, and that hold no rows.
 const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.json"];
 
-/// Set in the environment of a process, it does what [`DatasetOptions::images_inside`] does, for every dataset that the
-/// process and its children open: whoever starts them for strangers can forget no command.
+/// Set in the environment of a process, it does what [`DatasetOptions::images_inside`] does, for every
+/// dataset that the process and its children open: whoever starts them for strangers can forget no command.
 pub const IMAGES_INSIDE: &str = "MODEL_GARDEN_IMAGES_INSIDE";
 
 /// How a dataset is read.
@@ -51,8 +51,8 @@ pub struct DatasetOptions {
     pub image_roots: Vec<PathBuf>,
     /// Whether rows may name images on other machines.
     pub allow_remote_images: bool,
-    /// Whether the rows are a stranger's, who should not find out which files there are: images lie inside the rows, or
-    /// inside a dataset of the hub, and every other path gets the same answer.
+    /// Whether the rows are a stranger's, who should not find out which files there are: images lie inside
+    /// the rows, or inside a dataset of the hub, and every other path gets the same answer.
     pub images_inside: bool,
     /// Which columns mean what, where their names do not say it.
     pub columns: Columns,

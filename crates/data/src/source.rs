@@ -22,7 +22,8 @@ pub(crate) struct ImageRoot {
     starts: Vec<PathBuf>,
     /// What no path may leave, with all links resolved.
     bounds: Vec<PathBuf>,
-    /// Whether every path that cannot be read gets the same answer, so that rows cannot find out which files there are.
+    /// Whether every path that cannot be read gets the same answer, so that rows cannot find out which files
+    /// there are.
     silent: bool,
 }
 

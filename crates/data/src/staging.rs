@@ -193,7 +193,8 @@ impl Read for Counted<'_> {
 /// A file has more text than one of its size should have.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "it expands to more than {limit} bytes, {MOST_EXPANSION} times its size: write it out yourself if that is meant"
+    "it expands to more than {limit} bytes, {MOST_EXPANSION} times its size: write it out yourself \
+     if that is meant"
 )]
 struct Expands {
     limit: u64,

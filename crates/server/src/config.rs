@@ -72,8 +72,8 @@ impl ServeConfig {
         }
     }
 
-    /// Whether nobody but the users of this machine can come, as long as there are no keys. A server that goes by another
-    /// name than its address is behind a proxy.
+    /// Whether nobody but the users of this machine can come, as long as there are no keys. A server that
+    /// goes by another name than its address is behind a proxy.
     pub(crate) fn is_local(&self) -> bool {
         self.host.is_loopback() && self.allowed_hosts.is_empty()
     }

@@ -1,7 +1,7 @@
 //! How many connections there are at once, in all and from one client.
 //!
-//! A connection takes a place for its life. The number of all places is bounded, and one client has only a share of
-//! them, so that nobody can shut everybody else out.
+//! A connection takes a place for its life. The number of all places is bounded, and one client has only a
+//! share of them, so that nobody can shut everybody else out.
 
 use crate::guard::{Share, Shares, network};
 use std::{net::IpAddr, sync::Arc};
@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const ALL: usize = 4096;
 /// Connections of one client: a page has 6 and a busy program some dozens.
 const OF_ONE: usize = 256;
-/// Connections from this machine. It may be a proxy that everybody comes through, or a test of many streams. A part is
-/// left for others, so that it cannot shut out clients that come another way.
+/// Connections from this machine. It may be a proxy that everybody comes through, or a test of many streams.
+/// A part is left for others, so that it cannot shut out clients that come another way.
 const OF_LOOPBACK: usize = ALL - 512;
 
 /// The places for connections.

@@ -57,8 +57,9 @@ impl DataDir {
         }
     }
 
-    /// A data folder that a server may have now: for what is changed beside it, such as the keys. The folder is made
-    /// where it is missing, and private. One that holds other things is refused: it is somebody's home, perhaps.
+    /// A data folder that a server may have now: for what is changed beside it, such as the keys. The folder
+    /// is made where it is missing, and private. One that holds other things is refused: it is somebody's
+    /// home, perhaps.
     pub(crate) fn beside(root: &Path) -> Result<Self, DataDirError> {
         let fault = |source| DataDirError::Io { path: root.to_owned(), source };
         fs::create_dir_all(root).map_err(fault)?;

@@ -1,7 +1,7 @@
 //! A connection that is given up when its client takes nothing of what is sent.
 //!
-//! Reads pass through. A write that finds no room waits for a bounded time: a client that never reads would hold its
-//! connection, and the answer that streams over it, for ever.
+//! Reads pass through. A write that finds no room waits for a bounded time: a client that never reads would
+//! hold its connection, and the answer that streams over it, for ever.
 
 use std::{
     future::Future,

@@ -16,7 +16,8 @@ use axum::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::error::Error;
 
-/// Values of a request's body: objects, lists, and what is in them. The largest bodies name thousands of checkpoints.
+/// Values of a request's body: objects, lists, and what is in them. The largest bodies name thousands of
+/// checkpoints.
 const VALUES: usize = 10_000;
 
 /// A JSON body, of a request or a response. A request's has at most [`VALUES`] values.
@@ -83,8 +84,8 @@ pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Refuses a body of too many values before they are made: each takes many times its text, and an allocator that had
-/// to give so much keeps it.
+/// Refuses a body of too many values before they are made: each takes many times its text, and an allocator
+/// that had to give so much keeps it.
 pub(crate) fn check_values(text: &[u8], most: usize) -> Result<(), ApiError> {
     match values(text) <= most {
         true => Ok(()),

@@ -1,7 +1,7 @@
 //! What children keep of contents in their cache: rows written out, and indexes.
 //!
-//! Takes the paths of contents. What the cache holds of a content goes with it. What a child that was killed left
-//! behind belongs to nothing, and whoever shows or cleans the disk finds it here.
+//! Takes the paths of contents. What the cache holds of a content goes with it. What a child that was killed
+//! left behind belongs to nothing, and whoever shows or cleans the disk finds it here.
 
 use crate::data_dir::DataDir;
 use garden_data::{CACHE_FOLDERS, cached_as};
@@ -27,7 +27,8 @@ pub(crate) fn leftovers(data: &DataDir) -> Vec<PathBuf> {
     let contents = folders.filter_map(|folder| fs::read_dir(folder.path()).ok()).flatten().flatten();
     let owners: HashSet<String> = contents.filter_map(|content| cached_as(&content.path()).ok()).collect();
     let owned = |name: &str| owners.iter().any(|owner| name.starts_with(owner.as_str()));
-    // Datasets of the hub have copies too, which are not of contents: those of contents end with a content's name.
+    // Datasets of the hub have copies too, which are not of contents: those of contents end with a content's
+    // name.
     let of_content = |name: &str| name.contains("-rows.");
     let left = |name: &str| name.ends_with(".partial") || (of_content(name) && !owned(name));
     entries(data).filter(|(_, name)| left(name)).map(|(path, _)| path).collect()

@@ -243,7 +243,8 @@ impl Files {
         }
         remove_if_there(&path)?;
         cached::forget(&self.0.data, &path);
-        // The folder stays while it holds the same bytes under another extension. It may hold an index beside them.
+        // The folder stays while it holds the same bytes under another extension. It may hold an index beside
+        // them.
         if let Some(folder) = path.parent().filter(|_| !shared) {
             let _ = fs::remove_dir_all(folder);
         }

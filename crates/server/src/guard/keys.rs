@@ -215,7 +215,7 @@ impl Keys {
         let hashed = Source { path: data.keys(), kind: Kind::Hashed };
         let tokens = tokens.map(|path| Source { path: path.to_owned(), kind: Kind::Tokens });
         let sources: Vec<Source> = [hashed].into_iter().chain(tokens).collect();
-        let loaded = sources.iter().map(Source::load).collect::<Result<_, _>>()?;
+        let loaded = sources.iter().map(|source| source.load(&[])).collect::<Result<_, _>>()?;
         Ok(Self { sources, loopback, loaded: Mutex::new(loaded) })
     }
 
@@ -250,9 +250,9 @@ impl Keys {
         for (source, loaded) in self.sources.iter().zip(all.iter_mut()) {
             let stamp = source.stamp();
             if stamp != loaded.stamp || stamp == Stamp::Unreadable {
-                // What cannot be read opens nothing. Keys that were there once were meant to be: a file that is gone
-                // opens nothing either, until the server starts anew.
-                let read = source.load().ok().filter(|read| read.stamp != Stamp::Missing);
+                // What cannot be read opens nothing. Keys that were there once were meant to be: a file that
+                // is gone opens nothing either, until the server starts anew.
+                let read = source.load(&loaded.keys).ok().filter(|read| read.stamp != Stamp::Missing);
                 *loaded = read.unwrap_or(Loaded { stamp: Stamp::Unreadable, keys: Vec::new() });
             }
         }
@@ -269,19 +269,21 @@ impl Source {
         }
     }
 
-    fn load(&self) -> Result<Loaded, KeysError> {
+    /// Reads the file; what it held before stays as it was, as far as it is still there.
+    fn load(&self, before: &[Key]) -> Result<Loaded, KeysError> {
         // The stamp is taken first: a change in between is then seen at the next request.
         let stamp = self.stamp();
         let keys = match self.kind {
             Kind::Hashed => read(&self.path)?.map(|file| file.keys),
-            Kind::Tokens => Some(read_tokens(&self.path)?),
+            Kind::Tokens => Some(read_tokens(&self.path, before)?),
         };
         Ok(Loaded { stamp, keys: keys.unwrap_or_default() })
     }
 }
 
-/// Reads a file of tokens: a token a line, or a name and a token; `#` begins a comment.
-fn read_tokens(path: &Path) -> Result<Vec<Key>, KeysError> {
+/// Reads a file of tokens: a token a line, or a name and a token; `#` begins a comment. A token that was
+/// there `before` keeps its salt, so that sessions and streams of its key go on when another line changes.
+fn read_tokens(path: &Path, before: &[Key]) -> Result<Vec<Key>, KeysError> {
     let fault = |source| KeysError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(fault)?;
     if file.metadata().map_err(fault)?.mode() & 0o004 != 0 {
@@ -302,7 +304,8 @@ fn read_tokens(path: &Path) -> Result<Vec<Key>, KeysError> {
         if token.len() < SHORTEST {
             return Err(wrong("a token needs at least 16 characters"));
         }
-        keys.push(Key::of(&name, token));
+        let known = before.iter().find(|key| key.name == name && key.opens(token));
+        keys.push(known.cloned().unwrap_or_else(|| Key::of(&name, token)));
     }
     Ok(keys)
 }
@@ -411,6 +414,10 @@ mod tests {
         assert_eq!(keys.find("0123456789abcdef").unwrap().name, "anna");
         assert_eq!(keys.find("fedcba9876543210").unwrap().name, "token-4");
         assert!(keys.find("anna").is_none() && keys.are_needed());
+        let anna = keys.find("0123456789abcdef").unwrap();
+        write("anna 0123456789abcdef\nberta 0123456789abcdeg\n", 0o600).unwrap();
+        assert!(keys.has(&anna) && keys.find("0123456789abcdeg").is_some(), "only another line has changed");
+        assert!(keys.find("fedcba9876543210").is_none());
         assert!(matches!(write(text, 0o644), Err(KeysError::Readable { .. })));
         assert!(keys.find("0123456789abcdef").is_none(), "it is not trusted any more");
         assert!(matches!(write("short", 0o600), Err(KeysError::Line { line: 1, .. })));

@@ -82,7 +82,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Client {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let client = parts.extensions.get().cloned();
-        client.ok_or_else(|| ApiError::unauthorized("this needs a key where the server needs keys"))
+        client.ok_or_else(|| ApiError::unauthorized("this server needs a key"))
     }
 }
 

@@ -1,8 +1,8 @@
 //! How slowly a body may come.
 //!
-//! Wraps the body of a request. A client may be silent for a while and must then send at a low pace at least: one that
-//! sends a byte now and then would hold its connection, and whatever its request has taken, for ever. Only the time
-//! counts in which the server waits for the client.
+//! Wraps the body of a request. A client may be silent for a while and must then send at a low pace at least:
+//! one that sends a byte now and then would hold its connection, and whatever its request has taken, for
+//! ever. Only the time counts in which the server waits for the client.
 
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::{Frame, SizeHint};

@@ -1,7 +1,7 @@
 //! Ends answers that go on for long when their client may not have them any more.
 //!
-//! Wraps the body of an answer. A stream to a key that was revoked ends within seconds, and so does one that began
-//! before the server had keys.
+//! Wraps the body of an answer. A stream to a key that was revoked ends within seconds, and so does one that
+//! began before the server had keys.
 
 use super::keys::{Key, Keys};
 use axum::body::{Body, Bytes, HttpBody};

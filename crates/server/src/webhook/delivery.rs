@@ -33,10 +33,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
 
 /// Which addresses events may be posted to.
 ///
-/// Whoever can add an endpoint makes the server send requests. On a server for the users of one machine, they reach its
-/// network anyway: private addresses are allowed. On any other server they may be people who should not reach what
-/// stands behind it: only public addresses are. Link-local addresses, where clouds keep the credentials of a machine,
-/// are never allowed.
+/// Whoever can add an endpoint makes the server send requests. On a server for the users of one machine, they
+/// reach its network anyway: private addresses are allowed. On any other server they may be people who should
+/// not reach what stands behind it: only public addresses are. Link-local addresses, where clouds keep the
+/// credentials of a machine, are never allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     Network,
@@ -138,7 +138,8 @@ impl Postman {
 
 /// A client that reaches these addresses only.
 fn agent(allowed: fn(IpAddr) -> bool) -> Agent {
-    // No proxy: it would resolve names where they are not checked. No redirect: it would go where nobody asked.
+    // No proxy: it would resolve names where they are not checked. No redirect: it would go where nobody
+    // asked.
     let config = Agent::config_builder()
         .proxy(None)
         .max_redirects(0)
@@ -151,8 +152,8 @@ fn agent(allowed: fn(IpAddr) -> bool) -> Agent {
     Agent::with_parts(config, DefaultConnector::default(), CheckedResolver::new(allowed))
 }
 
-/// Why an endpoint was not reached, in words that tell nothing about the network behind the server: which names it
-/// knows, and which addresses they have there.
+/// Why an endpoint was not reached, in words that tell nothing about the network behind the server: which
+/// names it knows, and which addresses they have there.
 pub(super) fn why_unreachable(error: &ureq::Error) -> &'static str {
     use std::io::ErrorKind::{ConnectionRefused, ConnectionReset};
     match error {

@@ -95,8 +95,8 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Posts an event that did not happen, at once, and gives the status of the answer. Only a few are posted at a
-    /// time. Blocks.
+    /// Posts an event that did not happen, at once, and gives the status of the answer. Only a few are posted
+    /// at a time. Blocks.
     pub(crate) fn test(&self, id: &str, kind: EventKind) -> Result<u16, EndpointError> {
         let _place = self.tests.try_acquire().map_err(|_| EndpointError::Busy)?;
         let endpoint = self.endpoints.get(id).ok_or(EndpointError::Unknown)?;

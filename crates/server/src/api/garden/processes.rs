@@ -1,7 +1,7 @@
 //! `GET /v1/garden/processes`: processes that could be watched.
 //!
-//! A command line may hold paths and secrets. Whole ones are for the users of the machine, who see them anyway; holders
-//! of keys get the names of program and script.
+//! A command line may hold paths and secrets. Whole ones are for the users of the machine, who see them
+//! anyway; holders of keys get the names of program and script.
 
 use crate::{
     api::{blocking, error::ApiError, extract::Json},

@@ -199,7 +199,8 @@ mod tests {
             assert!(matches!(refused, Some(DataDirError::NotOurs { .. })), "{refused:?}");
         }
         assert_eq!((mode(), fs::read_dir(folder.path()).unwrap().count()), (0o755, 1));
-        fs::rename(folder.path().join("letter.txt"), folder.path().join("lost+found")).unwrap();
+        fs::remove_file(folder.path().join("letter.txt")).unwrap();
+        fs::create_dir(folder.path().join("lost+found")).unwrap();
         assert!(DataDir::open(folder.path()).is_ok() && mode() == 0o700, "an empty one is taken");
         fs::write(folder.path().join("letter.txt"), "dear").unwrap();
         open(0o755);

@@ -100,6 +100,10 @@ struct Flags {
     /// A name or address that the server may be asked for by; may be given several times.
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
+    /// Let webhook events go to private addresses though others can use the server: whoever has a key can
+    /// then make it send requests into its network.
+    #[arg(long)]
+    webhooks_to_private_addresses: bool,
     /// Who runs the jobs.
     #[arg(long, value_enum, default_value_t)]
     runner: RunnerName,
@@ -189,6 +193,7 @@ impl Flags {
             memory_budget: self.memory_budget.map(|ByteSize(bytes)| bytes),
             token_file: self.token_file,
             allowed_hosts: self.allowed_hosts,
+            webhooks_to_private_addresses: self.webhooks_to_private_addresses,
             max_upload: self.max_upload.0,
             rate_limit: self.rate_limit,
             sbatch: self.sbatch,

@@ -43,6 +43,35 @@ fn a_bad_row_is_named_by_the_files_own_name() {
 }
 
 #[test]
+fn rows_tell_nothing_about_the_files_of_the_server() {
+    let server = Server::start(4, &[]);
+    let row = |path: &str| {
+        let question = json!([{"type": "image", "image": path}, {"type": "text", "text": "what?"}]);
+        let answer = json!({"role": "assistant", "content": "this"});
+        json!({"messages": [{"role": "user", "content": question}, answer]})
+    };
+    let database = server.data("garden.sqlite");
+    let paths = ["/etc/passwd", "/etc/none", "../../garden.sqlite", "rows.jsonl", database.to_str().unwrap()];
+    let rows: String = paths.iter().map(|path| format!("{}\n", row(path))).collect();
+    let file = server.upload_text("mine.jsonl", &rows);
+    let shown = server.get(&format!("/v1/garden/datasets/{file}/rows"));
+    let errors: Vec<&str> =
+        shown["data"].as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
+    assert_eq!(errors.len(), paths.len());
+    let sentence = "rows carry their images inside: no image is read by its path here";
+    assert!(errors.iter().all(|error| error.contains(sentence)), "{errors:?}");
+    let survey =
+        server.post(&format!("/v1/garden/datasets/{file}/check"), &json!({"model": "tiny"})).to_string();
+    let body = json!({"model": "tiny", "training_file": file});
+    let (code, refused) = server.ask("POST", "/v1/garden/plan", Some(&body));
+    assert_eq!(code, 400, "{refused}");
+    let root = server.data("").to_string_lossy().into_owned();
+    for told in [&survey, &refused.to_string(), &shown.to_string()] {
+        assert!(!told.contains(root.trim_end_matches('/')) && !told.contains("leads to"), "{told}");
+    }
+}
+
+#[test]
 fn the_form_offers_what_a_job_may_have_and_nothing_else() {
     let server = Server::start(8, &[]);
     let file = server.upload();

@@ -25,7 +25,7 @@ use crate::{
 use std::{
     borrow::Cow,
     collections::VecDeque,
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -39,6 +39,10 @@ const MAX_DEPTH: usize = 8;
 /// JSON files that the `datasets` library leaves beside the data, and that hold no rows.
 const NOT_DATA: [&str; 3] = ["dataset_info.json", "dataset_infos.json", "state.json"];
 
+/// Set in the environment of a process, it does what [`DatasetOptions::images_inside`] does, for every
+/// dataset that the process and its children open: whoever starts them for strangers can forget no command.
+pub const IMAGES_INSIDE: &str = "MODEL_GARDEN_IMAGES_INSIDE";
+
 /// How a dataset is read.
 #[derive(Debug, Clone, Default)]
 pub struct DatasetOptions {
@@ -47,6 +51,9 @@ pub struct DatasetOptions {
     pub image_roots: Vec<PathBuf>,
     /// Whether rows may name images on other machines.
     pub allow_remote_images: bool,
+    /// Whether the rows are a stranger's, who should not find out which files there are: images lie inside
+    /// the rows, or inside a dataset of the hub, and every other path gets the same answer.
+    pub images_inside: bool,
     /// Which columns mean what, where their names do not say it.
     pub columns: Columns,
     /// Which split is read, where the names of files tell splits apart.
@@ -270,7 +277,12 @@ impl DataFile {
             return Err(DataError::NoData { path: path.to_owned(), reason });
         }
         let folder = parent(path);
+        let inside = options.images_inside || env::var_os(IMAGES_INSIDE).is_some();
         let root = match &found.bounds {
+            Some(bounds) if inside => {
+                ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?.silently()
+            }
+            None if inside => ImageRoot::none(),
             Some(bounds) => ImageRoot::within(folder, bounds).map_err(DataError::io(bounds))?,
             None => ImageRoot::new(folder).map_err(DataError::io(path))?,
         };

@@ -195,6 +195,9 @@ pub enum BadRow {
         /// The folders.
         bounds: Vec<PathBuf>,
     },
+    /// An image by its path, where rows may not name files.
+    #[error("rows carry their images inside: no image is read by its path here")]
+    ImageNotInside,
     /// An image that cannot be decoded.
     #[error("image {number}: {source}")]
     Image {
@@ -263,6 +266,7 @@ impl BadRow {
             Self::Empty => "without turns",
             Self::NoImage(_) | Self::DataUri(_) | Self::Base64(_) => "with something else than an image",
             Self::NoSuchImage { .. } | Self::ImageFile { .. } => "with an image file that cannot be read",
+            Self::ImageNotInside => "with an image by its path",
             Self::OutsideRoot { .. } => "with an image outside the image folder",
             Self::Image { .. } | Self::ImageHeader { .. } => "with an image that cannot be decoded",
             Self::Text(_) => "that the chat template or the tokenizer refuses",

@@ -258,6 +258,10 @@ fn cached_path(data: &Path, folder: Option<&Path>) -> io::Result<Option<PathBuf>
     Ok(Some(folder.join(format!("{:016x}-{name}.garden-index", path_hash(data)?))))
 }
 
+/// The folders that are used below the user's cache folder (`XDG_CACHE_HOME`): of rows written out, and of
+/// indexes.
+pub const CACHE_FOLDERS: [&str; 2] = ["model-garden/rows", "model-garden/index"];
+
 /// A folder of the user's cache, if there is a place for it.
 pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

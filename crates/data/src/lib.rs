@@ -71,7 +71,7 @@ mod value;
 
 // Datasets: files, folders and hub ids as numbered rows.
 pub use columns::{Columns, ColumnsError};
-pub use dataset::{Dataset, DatasetOptions, Row, RowReader};
+pub use dataset::{Dataset, DatasetOptions, IMAGES_INSIDE, Row, RowReader};
 pub use overlap::{RowSet, SharedRows, shared_rows};
 pub use share::RowShare;
 pub use shuffle::RowOrder;
@@ -117,6 +117,10 @@ pub use missing::{check_exists, check_folder, edit_distance};
 
 // Addresses of the network that may be reached.
 pub use remote::{CheckedResolver, is_public};
+
+// The cache: what it holds of a data file, for whoever deletes data files.
+pub use index::CACHE_FOLDERS;
+pub use staging::cached_as;
 
 // What every part shares: errors, progress, and a hash for fingerprints.
 pub use error::{BadRow, DataError, RowError};

@@ -22,9 +22,23 @@ pub(crate) struct ImageRoot {
     starts: Vec<PathBuf>,
     /// What no path may leave, with all links resolved.
     bounds: Vec<PathBuf>,
+    /// Whether every path that cannot be read gets the same answer, so that rows cannot find out which files
+    /// there are.
+    silent: bool,
 }
 
 impl ImageRoot {
+    /// No folder: rows have their images inside them.
+    pub fn none() -> Self {
+        Self { starts: Vec::new(), bounds: Vec::new(), silent: true }
+    }
+
+    /// The same folders; what is not found there is not described.
+    pub fn silently(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
     /// A folder that paths start from and that none may leave.
     pub fn new(folder: &Path) -> io::Result<Self> {
         Self::within(folder, folder)
@@ -32,7 +46,7 @@ impl ImageRoot {
 
     /// A folder whose links may lead elsewhere below `bounds`: the hub's cache is made of such links.
     pub fn within(start: &Path, bounds: &Path) -> io::Result<Self> {
-        Ok(Self { starts: vec![start.to_owned()], bounds: vec![bounds.canonicalize()?] })
+        Ok(Self { starts: vec![start.to_owned()], bounds: vec![bounds.canonicalize()?], silent: false })
     }
 
     /// The same, with folders that the user named: paths may start from there, before all others, and end
@@ -48,6 +62,10 @@ impl ImageRoot {
     /// The file that a path means, with all links resolved. The error about a path that leads outside the
     /// folders says where it leads.
     fn find(&self, path: &Path) -> Result<PathBuf, BadRow> {
+        self.search(path).map_err(|error| if self.silent { BadRow::ImageNotInside } else { error })
+    }
+
+    fn search(&self, path: &Path) -> Result<PathBuf, BadRow> {
         let mut failed = BadRow::NoSuchImage { path: path.to_owned(), folders: self.starts.clone() };
         for start in &self.starts {
             match start.join(path).canonicalize() {
@@ -209,6 +227,19 @@ mod tests {
             let error = bytes(&ImageSource::Path(path.into()), &root, None).unwrap_err();
             assert!(error.to_string().starts_with(&format!("image {path}: ")), "{error}");
             assert_eq!(matches!(error, BadRow::NoSuchImage { .. }), path == "gone.png", "{error}");
+        }
+    }
+
+    #[test]
+    fn rows_of_strangers_learn_nothing_about_files() {
+        let (top, root) = folders();
+        let secret = top.path().join("secret");
+        let gone = top.path().join("gone");
+        for root in [ImageRoot::none(), root.silently()] {
+            for path in [&*secret, &*gone, Path::new("../secret"), Path::new("/etc/shadow")] {
+                let error = bytes(&ImageSource::Path(path.to_owned()), &root, None).unwrap_err();
+                assert!(matches!(error, BadRow::ImageNotInside), "{error}");
+            }
         }
     }
 

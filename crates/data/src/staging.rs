@@ -89,26 +89,30 @@ pub(crate) fn staged(
         })?,
     };
     fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
-    let owner = index::path_hash(path).map_err(DataError::io(path))?;
+    let owner = cached_as(path).map_err(DataError::io(path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let place = folder.join(format!("{owner:016x}-{stamp:016x}-{name}.rows"));
+    let place = folder.join(format!("{owner}{stamp:016x}-{name}.rows"));
     if !place.exists() {
-        remove_older(&folder, owner);
+        remove_older(&folder, &owner);
         write_out(path, file, form, &place, progress)?;
     }
     Ok(place)
 }
 
+/// How the names of everything begin that the cache holds of a file, after the dot of a hidden name.
+pub fn cached_as(path: &Path) -> io::Result<String> {
+    Ok(format!("{:016x}-", index::path_hash(path)?))
+}
+
 /// Removes what was written out of an older version of the same file, and its index.
-fn remove_older(folder: &Path, owner: u64) {
-    let prefix = format!("{owner:016x}-");
+fn remove_older(folder: &Path, owner: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         // Another process may be writing the same file: what is unfinished is the business of its writer.
         let unfinished = name.ends_with(".partial");
-        if !unfinished && name.strip_prefix('.').unwrap_or(&name).starts_with(&prefix) {
+        if !unfinished && name.strip_prefix('.').unwrap_or(&name).starts_with(owner) {
             // If it stays behind, it only costs disk space.
             let _ = fs::remove_file(entry.path());
         }
@@ -133,15 +137,17 @@ fn write_out(
         Packing::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::new(counted))),
         Packing::Zstd => Box::new(zstd::stream::read::Decoder::new(counted).map_err(broken)?),
     };
-    let limited = Limited { inner: unpacked, left: limit, limit };
+    let limited = Limited::new(unpacked, limit);
     let written = garden_files::write_with(
         place,
         |error| DataError::io(place)(error),
         |out| {
-            let mut out = BufWriter::new(out);
+            // A line of CSV repeats the names of all columns: it may be far longer than its record.
+            let mut out = Limited::new(BufWriter::new(out), limit);
             if form.csv { csv::to_lines(limited, &mut out) } else { copy(limited, &mut out) }.map_err(
                 |error| match error {
                     Failure::Read(error) => broken(error),
+                    Failure::Write(error) if Expands::is_in(&error) => broken(error),
                     Failure::Write(error) => DataError::io(place)(error),
                 },
             )?;
@@ -184,27 +190,58 @@ impl Read for Counted<'_> {
     }
 }
 
-/// Stops a file that expands beyond its limit.
-struct Limited<R> {
-    inner: R,
+/// A file has more text than one of its size should have.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it expands to more than {limit} bytes, {MOST_EXPANSION} times its size: write it out yourself \
+     if that is meant"
+)]
+struct Expands {
+    limit: u64,
+}
+
+impl Expands {
+    fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+/// Stops a file that expands beyond its limit, where it is read and where it is written.
+struct Limited<T> {
+    inner: T,
     left: u64,
     limit: u64,
+}
+
+impl<T> Limited<T> {
+    fn new(inner: T, limit: u64) -> Self {
+        Self { inner, left: limit, limit }
+    }
+
+    fn count(&mut self, bytes: usize) -> io::Result<()> {
+        let expands = Expands { limit: self.limit };
+        self.left = self.left.checked_sub(bytes as u64).ok_or_else(|| io::Error::other(expands))?;
+        Ok(())
+    }
 }
 
 impl<R: Read> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        match self.left.checked_sub(read as u64) {
-            Some(left) => self.left = left,
-            None => {
-                let limit = self.limit;
-                return Err(io::Error::other(format!(
-                    "it expands to more than {limit} bytes, {MOST_EXPANSION} times its size: write it out yourself \
-                     if that is meant"
-                )));
-            }
-        }
+        self.count(read)?;
         Ok(read)
+    }
+}
+
+impl<W: Write> Write for Limited<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.count(bytes.len())?;
+        self.inner.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 

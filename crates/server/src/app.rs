@@ -20,7 +20,7 @@ use crate::{
     models::Catalogue,
     serve::ServeError,
     store::{Opened, Store},
-    webhook::{EventKind, Reach, Webhooks},
+    webhook::{EventKind, ReachNow, Webhooks},
 };
 use axum::extract::FromRef;
 use std::{
@@ -104,14 +104,21 @@ impl App {
         // Jobs of an earlier server that still run have taken their part already, and are about to reserve it.
         let free = || Some(garden_memory::probe::memory_available()? + held_by_running(&data));
         let budget = Budget::new(config.memory_budget.or_else(free).unwrap_or(0));
-        let program =
-            ChildProgram { program: config.program.clone(), cache: data.cache(), empty: data.empty() };
+        let program = ChildProgram {
+            program: config.program.clone(),
+            cache: data.cache(),
+            empty: data.empty(),
+            models: config.models_dirs.clone(),
+            // The rows of the largest upload once more, as JSON Lines: they take up to twice their CSV.
+            largest_file: Some(config.max_upload.saturating_mul(2)),
+        };
         let models = Catalogue::open(data.clone(), &config.models_dirs)?;
         let logs = data.root().join("chat");
         let chat = ChatPool::new(program.clone(), logs, budget.clone(), PoolSettings::default())?;
         let idle = chat.clone();
         let planner = Planner::new(program.clone());
-        let webhooks = Webhooks::open(&data, Reach::of(config.host))?;
+        let keys = guard.keys.clone();
+        let webhooks = Webhooks::open(&data, ReachNow::of(&config, move || keys.are_needed()))?;
         let surroundings = Surroundings {
             data: data.clone(),
             store: store.clone(),

@@ -38,6 +38,8 @@ pub struct ServeConfig {
     pub sbatch: Vec<String>,
     /// Names besides its address that the server may be asked for by.
     pub allowed_hosts: Vec<String>,
+    /// Whether webhook events may go to private addresses though others can use the server.
+    pub webhooks_to_private_addresses: bool,
     /// Bytes of the largest file that is taken.
     pub max_upload: u64,
     /// Requests a second that one client may send for long; 0 takes any number.
@@ -62,10 +64,17 @@ impl ServeConfig {
             runner: Runner::Local,
             sbatch: Vec::new(),
             allowed_hosts: Vec::new(),
+            webhooks_to_private_addresses: false,
             max_upload: 8 << 30,
             rate_limit: 100,
             max_streams: 1024,
             program,
         }
+    }
+
+    /// Whether nobody but the users of this machine can come, as long as there are no keys. A server that
+    /// goes by another name than its address is behind a proxy.
+    pub(crate) fn is_local(&self) -> bool {
+        self.host.is_loopback() && self.allowed_hosts.is_empty()
     }
 }

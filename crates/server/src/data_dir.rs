@@ -24,20 +24,26 @@ pub enum DataDirError {
     InUse { path: PathBuf },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error(
+        "{}: this folder holds other things, and a server makes its data folder its own and private; \
+         name a folder that is new or empty",
+        path.display()
+    )]
+    NotOurs { path: PathBuf },
 }
+
+/// A folder that has one of these is a server's.
+const MARKS: [&str; 4] = ["server.lock", "keys.json", "keys.lock", "garden.sqlite"];
 
 impl DataDir {
     /// Makes the folder where it is missing, readable by nobody else, and takes its lock for as long as the file
     /// given back lives.
     pub(crate) fn open(root: &Path) -> Result<(Self, File), DataDirError> {
+        let data = Self::beside(root)?;
         let fault = |path: &Path| {
             let path = path.to_owned();
             move |source| DataDirError::Io { path, source }
         };
-        fs::create_dir_all(root).map_err(fault(root))?;
-        let root = fs::canonicalize(root).map_err(fault(root))?;
-        private(&root)?;
-        let data = Self { root };
         for folder in ["blobs", "files", "uploads", "jobs", "models", "cache", "empty"] {
             let path = data.root.join(folder);
             fs::create_dir_all(&path).map_err(fault(&path))?;
@@ -51,14 +57,24 @@ impl DataDir {
         }
     }
 
-    /// A data folder that a server may have now: for what is changed beside it, such as the keys. The folder is made
-    /// where it is missing.
+    /// A data folder that a server may have now: for what is changed beside it, such as the keys. The folder
+    /// is made where it is missing, and private. One that holds other things is refused: it is somebody's
+    /// home, perhaps.
     pub(crate) fn beside(root: &Path) -> Result<Self, DataDirError> {
         let fault = |source| DataDirError::Io { path: root.to_owned(), source };
         fs::create_dir_all(root).map_err(fault)?;
         let root = fs::canonicalize(root).map_err(fault)?;
+        let is_ours = MARKS.iter().any(|mark| root.join(mark).exists());
+        if !is_ours && !is_empty(&root).map_err(fault)? {
+            return Err(DataDirError::NotOurs { path: root });
+        }
         private(&root)?;
         Ok(Self { root })
+    }
+
+    /// A data folder to look at: nothing is made or changed, and it may be missing.
+    pub(crate) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
     }
 
     /// The folder itself.
@@ -144,6 +160,12 @@ impl DataDir {
     }
 }
 
+/// Whether a folder holds nothing but what a file system puts there.
+fn is_empty(folder: &Path) -> io::Result<bool> {
+    let mut names = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name()));
+    names.try_fold(true, |empty, name| Ok(empty && name? == "lost+found"))
+}
+
 /// Shuts everybody else out.
 fn private(root: &Path) -> Result<(), DataDirError> {
     let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700);
@@ -153,6 +175,7 @@ fn private(root: &Path) -> Result<(), DataDirError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_second_server_is_refused_and_ids_that_are_paths_have_no_folder() {
@@ -163,5 +186,24 @@ mod tests {
         assert!(DataDir::open(folder.path()).is_ok());
         assert_eq!(data.job("ftjob-abc"), Some(data.jobs().join("ftjob-abc")));
         assert_eq!(data.job("ftjob-../../etc"), None);
+    }
+
+    #[test]
+    fn a_folder_that_holds_other_things_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = || fs::metadata(folder.path()).unwrap().permissions().mode() & 0o777;
+        let open = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        open(0o755);
+        fs::write(folder.path().join("letter.txt"), "dear").unwrap();
+        for refused in [DataDir::open(folder.path()).err(), DataDir::beside(folder.path()).err()] {
+            assert!(matches!(refused, Some(DataDirError::NotOurs { .. })), "{refused:?}");
+        }
+        assert_eq!((mode(), fs::read_dir(folder.path()).unwrap().count()), (0o755, 1));
+        fs::remove_file(folder.path().join("letter.txt")).unwrap();
+        fs::create_dir(folder.path().join("lost+found")).unwrap();
+        assert!(DataDir::open(folder.path()).is_ok() && mode() == 0o700, "an empty one is taken");
+        fs::write(folder.path().join("letter.txt"), "dear").unwrap();
+        open(0o755);
+        assert!(DataDir::open(folder.path()).is_ok() && mode() == 0o700, "it is ours from then on");
     }
 }

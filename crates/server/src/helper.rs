@@ -44,8 +44,9 @@ pub(crate) fn command(app: &App, words: &[OsString]) -> Command {
     command
 }
 
-/// Bounds the memory of a child that has just begun.
-pub(crate) fn bound(child: &Child, bytes: u64) {
+/// Bounds the memory and the files of a child that has just begun.
+pub(crate) fn bound(app: &App, child: &Child, bytes: u64) {
+    app.program.bound_files(child.id());
     let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
     // A child that is gone already needs no bound.
@@ -64,7 +65,7 @@ pub(crate) async fn ask(
     let mut child = command(app, words)
         .spawn()
         .map_err(|error| ApiError::internal(format!("cannot start a process: {error}")))?;
-    bound(&child, bounds.memory);
+    bound(app, &child, bounds.memory);
     let _line = child.stdin.take();
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let all = async {
@@ -82,14 +83,24 @@ pub(crate) async fn ask(
     }
     match status.code() {
         Some(code) if fine.contains(&code) => Ok(output),
-        Some(_) => Err(ApiError::bad_request(words_of(&errors))),
+        // Where the server keeps things is nobody's business.
+        Some(_) => Err(ApiError::bad_request(app.program.without_folders(&words_of(&errors)))),
         None => {
+            if let Some(words) = app.program.wrote_too_much(status) {
+                return Err(ApiError::bad_request(words));
+            }
             let memory = garden_memory::ByteSize(bounds.memory);
             Err(ApiError::bad_request(format!(
                 "its process was killed ({status}); it may take {memory} of memory"
             )))
         }
     }
+}
+
+/// A child's words about a file, under the name that its owner gave it.
+pub(crate) fn named(app: &App, words: &str, path: &str, name: &str) -> String {
+    let program = &app.program;
+    program.without_folders(words).replace(&program.without_folders(path), name)
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {

@@ -9,6 +9,7 @@ mod app;
 mod budget;
 mod chat;
 mod config;
+mod connections;
 mod data_dir;
 mod energy;
 mod files;
@@ -22,6 +23,7 @@ mod notify;
 mod pages;
 mod serve;
 mod store;
+mod unstalled;
 mod webhook;
 
 /// Named keys of a data folder: added, listed, revoked, with a server running there or without.

@@ -1,18 +1,18 @@
 //! Connections: taken, answered, and ended when the server does.
 //!
 //! Takes a listener and the routes. A client that is slow to send its headers is dropped, the number of connections
-//! is bounded, and at the end requests under way have a while to finish.
+//! is bounded, that of one client too, and at the end requests under way have a while to finish.
 
+use crate::{connections::Connections, unstalled::Unstalled};
 use axum::{Router, body::Body, extract::ConnectInfo, http::Request};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
 };
-use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tower::ServiceExt;
@@ -21,7 +21,6 @@ use tower::ServiceExt;
 const HEADERS: Duration = Duration::from_secs(30);
 /// How long requests under way have at the end.
 const GRACE: Duration = Duration::from_secs(10);
-const CONNECTIONS: usize = 4096;
 /// Bytes of a request's headers.
 const HEADER_BYTES: usize = 64 << 10;
 
@@ -34,19 +33,20 @@ pub(crate) async fn listen(
 ) {
     let mut stop = pin!(stop);
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Connections::default();
     loop {
         let taken = async {
-            // The semaphore is never closed.
-            let place = places.clone().acquire_owned().await.ok();
-            (place, listener.accept().await)
+            let room = connections.room().await;
+            (room, listener.accept().await)
         };
-        let (place, accepted) = tokio::select! {
+        let (room, accepted) = tokio::select! {
             taken = taken => taken,
             () = &mut stop => break,
         };
         match accepted {
             Ok((stream, peer)) => {
+                // Who has its share is hung up on: an answer would take time that others wait for.
+                let Some(place) = room.and_then(|room| connections.take(room, peer.ip())) else { continue };
                 let connection = graceful.watch(connection(stream, peer, routes.clone()));
                 tokio::spawn(async move {
                     // A client that breaks the line is its own affair.
@@ -79,5 +79,5 @@ fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS)
         .max_buf_size(HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), answer)
+        .serve_connection(TokioIo::new(Unstalled::new(stream)), answer)
 }

@@ -144,6 +144,25 @@ fn equal_contents_are_kept_once_and_go_with_the_last_file() {
 }
 
 #[test]
+fn what_children_made_of_a_content_goes_with_it() {
+    let server = Server::new();
+    let id = server.upload("a.csv", b"text,response\n1,2\n");
+    let blob = tree(&server.data().join("blobs")).pop().unwrap();
+    let rows = server.data().join("cache/model-garden/rows");
+    fs::create_dir_all(&rows).unwrap();
+    let owner = garden_data::cached_as(Path::new(&blob)).unwrap();
+    let names = [format!("{owner}1-rows.csv.rows"), format!(".{owner}1-rows.csv.rows.garden-index")];
+    for path in names.iter().map(|name| rows.join(name)) {
+        fs::write(path, "rows").unwrap();
+    }
+    fs::write(rows.join("0123-1-rows.csv.rows"), "of another").unwrap();
+    fs::write(Path::new(&blob).with_file_name(".rows.csv.garden-index"), "index").unwrap();
+    server.delete(&format!("/v1/files/{id}")).ok();
+    assert_eq!(tree(&server.data().join("blobs")), [""; 0]);
+    assert_eq!(tree(&rows), [rows.join("0123-1-rows.csv.rows").display().to_string()]);
+}
+
+#[test]
 fn what_cannot_be_trained_on_is_told_and_kept() {
     let server = Server::new();
     let id = server.upload("a.jsonl", b"hello\n");
@@ -152,6 +171,12 @@ fn what_cannot_be_trained_on_is_told_and_kept() {
         (&file["status"], &file["status_details"]),
         (&json!("error"), &json!("the first row is not a JSON object"))
     );
+    for name in ["rows.tsv", "rows.zip", "rows.jsonl.gz"] {
+        let id = server.upload(name, if name.ends_with("gz") { b"\x1f\x8b\x08" } else { b"PK\x03\x04" });
+        let file = server.get(&format!("/v1/files/{id}")).ok();
+        let details = file["status_details"].as_str().unwrap_or_default();
+        assert!(file["status"] == "error" && details.contains("not read here: "), "{name}: {file}");
+    }
 }
 
 #[test]

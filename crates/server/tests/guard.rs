@@ -183,3 +183,14 @@ fn a_second_server_of_a_folder_is_refused() {
     taken.port = server.address.port();
     assert!(matches!(start(taken).err(), Some(ServeError::Bind { .. })));
 }
+
+#[test]
+fn a_body_of_countless_values_is_refused_before_it_is_read() {
+    let server = Server::new();
+    let body = format!("{{\"model\": \"m\", \"x\": [{}]}}", "[],".repeat(600_000));
+    for path in ["/v1/fine_tuning/jobs", "/v1/garden/plan", "/v1/garden/storage/clean"] {
+        let kind = [("Content-Type", "application/json")];
+        let error = server.send("POST", path, &kind, body.as_bytes()).error(400);
+        assert_eq!(error["message"], "the body has more than 10000 values", "{path}");
+    }
+}

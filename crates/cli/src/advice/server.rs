@@ -13,6 +13,7 @@ pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
         ServeError::DataDir(DataDirError::InUse { .. }) => {
             "end that server, or choose another folder with --data-dir"
         }
+        ServeError::DataDir(DataDirError::NotOurs { .. }) => "choose it with --data-dir",
         ServeError::Bind { source, .. } if source.kind() == ErrorKind::AddrInUse => {
             "another program listens there: choose another port with --port"
         }

@@ -42,6 +42,7 @@ impl SourceFlags {
             allow_remote_images: self.allow_remote_images,
             columns: self.columns.clone().unwrap_or_default(),
             split: self.split.clone().map(SplitChoice::Named).unwrap_or_default(),
+            ..DatasetOptions::default()
         }
     }
 

@@ -4,7 +4,10 @@
 //! (doubled) or line ends. A field that is empty is absent from its row.
 
 use super::Failure;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::{
+    collections::HashSet,
+    io::{self, BufRead, BufReader, Read, Write},
+};
 
 /// The longest record that is read.
 const LONGEST: usize = crate::dataset::MAX_ROW_BYTES as usize;
@@ -19,8 +22,9 @@ pub(super) fn to_lines(from: impl Read, to: &mut impl Write) -> Result<(), Failu
     if let Some(first) = names.first_mut() {
         *first = first.trim_start_matches('\u{feff}').to_owned();
     }
-    if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-        return Err(read(format!("the column '{}' is there twice", twice.1)));
+    let mut seen = HashSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        return Err(read(format!("the column '{twice}' is there twice")));
     }
     while let Some(fields) = records.next()? {
         if fields.len() != names.len() {

@@ -80,6 +80,10 @@ fn a_file_that_is_cut_or_made_to_fill_the_disk_is_an_error_and_leaves_nothing() 
     let bomb = zstd(&vec![b' '; SMALL as usize + 1]);
     let error = written_out(folder.path(), "bomb.jsonl.zst", &bomb).unwrap_err();
     assert!(error.contains("expands to more than 67108864 bytes"), "{error}");
+    // Every line repeats the name of its column: two bytes a row become 100,000.
+    let wide = format!("{}\n{}", "n".repeat(100_000), "1\n".repeat(1000));
+    let error = written_out(folder.path(), "wide.csv", wide.as_bytes()).unwrap_err();
+    assert!(error.contains("wide.csv: it expands to more than"), "{error}");
     assert_eq!(fs::read_dir(folder.path().join("cache/rows")).unwrap().count(), 0);
 }
 
@@ -151,7 +155,7 @@ fn what_another_process_is_writing_is_left_to_it() {
     std::io::Write::write_all(&mut living, b"rows").unwrap();
     let older = folder.path().join(format!("{:016x}-0-a.rows", 7));
     std::fs::write(&older, "older").unwrap();
-    remove_older(folder.path(), 7);
+    remove_older(folder.path(), "0000000000000007-");
     assert!(!older.exists());
     living.keep().expect("it was not taken away");
 }

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     app::App,
+    guard::Client,
     id::Kind,
     models::{ListedModel, ModelKind, ModelPlace, is_name},
 };
@@ -241,7 +242,7 @@ async fn merge(
     let ended =
         ended.map_err(|error| ApiError::internal(format!("the merge could not be started: {error}")))?;
     if !ended.status.success() {
-        let words = String::from_utf8_lossy(&ended.stderr);
+        let words = app.program.without_folders(&String::from_utf8_lossy(&ended.stderr));
         let words: String = words.trim().chars().take(LONGEST_ERROR).collect();
         return Err(ApiError::bad_request(format!("the model could not be merged: {words}")));
     }
@@ -251,8 +252,12 @@ async fn merge(
 /// A tuned or merged model as a tar archive.
 #[utoipa::path(get, path = "/v1/garden/models/{id}/download", tag = "Models", params(("id" = String, Path)),
     responses((status = 200, content_type = "application/x-tar", body = [u8])))]
-async fn download(State(app): State<App>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let place = app.streams.open()?;
+async fn download(
+    State(app): State<App>,
+    client: Client,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    let place = app.streams.open(&client)?;
     let name: String = id
         .chars()
         .map(|letter| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' })

@@ -87,7 +87,7 @@ struct WebhookEndpointList {
 struct CreateWebhookEndpoint {
     #[schema(min_length = 1, max_length = 128)]
     name: String,
-    /// Where events are posted: https or http. A server that others can reach takes public addresses only.
+    /// Where events are posted: https or http. A server that others can use takes public addresses only.
     #[schema(max_length = 2048)]
     url: String,
     #[schema(min_items = 1)]
@@ -284,6 +284,7 @@ fn fault(error: &EndpointError, id: &str) -> ApiError {
         EndpointError::NoEvents => request.param("event_types"),
         EndpointError::Url(_) => request.param("url"),
         EndpointError::TooMany | EndpointError::Unreachable(_) => request,
+        EndpointError::Busy => ApiError::busy(error, 10),
         EndpointError::Io(_) => ApiError::internal(error),
     }
 }
@@ -388,5 +389,30 @@ mod tests {
                 "{method} {path} {body} {answer}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn tests_of_endpoints_that_do_not_answer_leave_threads_to_others() {
+        let (_folder, app) = app();
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", silent.local_addr().unwrap());
+        let asked = json!({"name": "a", "url": url, "event_types": [EVENT]});
+        let (_, made) = call(&app, "POST", "/v1/webhook_endpoints", asked).await;
+        let path = format!("/v1/webhook_endpoints/{}/test", made["id"].as_str().unwrap());
+        let test = || call(&app, "POST", &path, json!({"event_type": EVENT}));
+        let one_more = async {
+            // Each of the four has its connection.
+            let waiting: Vec<_> = (0..4).map(|_| silent.accept().unwrap()).collect();
+            let refused = test().await;
+            drop(waiting);
+            refused
+        };
+        let four = futures_util::future::join_all((0..4).map(|_| test()));
+        let (four, (status, error)) = tokio::join!(four, one_more);
+        assert_eq!(
+            (status, &error["error"]["code"]),
+            (StatusCode::TOO_MANY_REQUESTS, &json!("rate_limit_exceeded"))
+        );
+        assert!(four.iter().all(|(status, _)| *status == StatusCode::BAD_REQUEST), "{four:?}");
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Host {
     pub plan: HostPlan,
     /// Bytes that come back when it is gone.
     pub reserved: u64,
+    /// Cleans its words of paths.
+    program: ChildProgram,
     /// Wakes who decides whether it ends.
     wake: Notify,
     to: mpsc::UnboundedSender<ToHost>,
@@ -87,18 +89,22 @@ pub(super) async fn start(start: Start<'_>) -> io::Result<(Host, Started)> {
     let mut child = spawn(&key, &plan, reservation.bytes(), program, &socket, &log)?;
     let line = tokio::select! {
         accepted = listener.accept() => accepted?.0,
-        ended = child.wait() => return Err(io::Error::other(format!("it ended: {}{}", ended?, last_words(&log)))),
+        ended = child.wait() => {
+            let words = program.without_folders(&last_words(&log));
+            return Err(io::Error::other(format!("it ended: {}{words}", ended?)));
+        }
         () = time::sleep(CONNECT) => {
             child.kill().await?;
             return Err(io::Error::other("it did not connect"));
         }
     };
-    Ok(connected(key, plan, child, line, log, reservation))
+    Ok(connected(key, plan, program.clone(), child, line, log, reservation))
 }
 
 fn connected(
     key: HostKey,
     plan: HostPlan,
+    program: ChildProgram,
     child: Child,
     line: UnixStream,
     log: PathBuf,
@@ -110,6 +116,7 @@ fn connected(
         key,
         plan,
         reserved: reservation.bytes(),
+        program,
         wake: Notify::new(),
         to,
         questions: Mutex::new(questions),
@@ -205,7 +212,10 @@ impl Host {
                 Some(format!("the model's process did not understand a message: {words}"))
             }
             FromHost::Failed(words) => Some(words),
-            FromHost::Reply { id, reply } => {
+            FromHost::Reply { id, mut reply } => {
+                if let Reply::Fault(fault) = &mut reply {
+                    fault.message = self.program.without_folders(&fault.message);
+                }
                 let mut questions = self.questions();
                 let last = reply.is_last();
                 if let Some(sender) = questions.open.get(&id) {
@@ -255,6 +265,7 @@ impl Started {
             let status = ended.map_or(String::new(), |status| format!(": {status}"));
             format!("the model's process ended{status}{}", last_words(&log))
         });
+        let words = host.program.without_folders(&words);
         let open = std::mem::take(&mut host.questions().open);
         for sender in open.into_values() {
             let _ = sender.send(Reply::Fault(Fault::model(&words)));
@@ -299,6 +310,7 @@ async fn watch_idle(host: &Host, retire: impl Fn() -> bool) {
 pub(super) fn hung(key: HostKey, plan: HostPlan, reservation: Reservation) -> (Host, Started, UnixStream) {
     let child = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
     let (line, other) = UnixStream::pair().unwrap();
-    let (host, started) = connected(key, plan, child, line, PathBuf::from("/dev/null"), reservation);
+    let (host, started) =
+        connected(key, plan, ChildProgram::default(), child, line, PathBuf::from("/dev/null"), reservation);
     (host, started, other)
 }

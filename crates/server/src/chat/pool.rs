@@ -221,7 +221,8 @@ impl ChatPool {
             garden_chat::plan(&planned.base, planned.adapter.as_deref(), planned.precision, None)
         });
         let plan = plan.await.map_err(ApiError::internal)?;
-        let plan = plan.map_err(|error| ApiError::bad_request(error).param("model"))?;
+        let words = |error: garden_chat::PlanFailed| self.0.program.without_folders(&error.to_string());
+        let plan = plan.map_err(|error| ApiError::bad_request(words(error)).param("model"))?;
         let reservation = match self.reserve(&plan)? {
             Ok(reservation) => reservation,
             Err(host) => return Ok(Start::After(host)),
@@ -321,6 +322,7 @@ mod tests {
             program: "/nonexistent".into(),
             cache: folder.to_owned(),
             empty: folder.to_owned(),
+            ..ChildProgram::default()
         };
         ChatPool::new(program, folder.to_owned(), budget.clone(), PoolSettings::default()).unwrap()
     }

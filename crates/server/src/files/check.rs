@@ -20,8 +20,7 @@ pub(super) fn check(file: impl Read, format: Format) -> io::Result<Option<String
     }
     Ok(match format {
         Format::Parquet => (!head.starts_with(b"PAR1")).then(|| "the file is not Parquet".to_owned()),
-        Format::Zip => (!head.starts_with(b"PK")).then(|| "the file is not a ZIP archive".to_owned()),
-        Format::Csv | Format::Tsv => {
+        Format::Csv => {
             let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
             (line.contains(&0) || line.trim_ascii().is_empty())
                 .then(|| "the first line has no column names".to_owned())
@@ -32,9 +31,22 @@ pub(super) fn check(file: impl Read, format: Format) -> io::Result<Option<String
             reader.consume(mark);
             first_object(reader)?
         }
-        // A compressed file, or one whose format the job finds out.
-        Format::Bin => None,
+        Format::Tsv | Format::Zip | Format::Bin => Some(refusal(head, format)),
     })
+}
+
+/// Why a file of this format cannot be trained on, and what to send instead.
+fn refusal(head: &[u8], format: Format) -> String {
+    let compressed = head.starts_with(b"\x1f\x8b") || head.starts_with(b"\x28\xb5\x2f\xfd");
+    let (what, instead) = match format {
+        Format::Tsv => ("TSV is", "save the rows as CSV, JSON Lines, JSON or Parquet"),
+        Format::Zip => {
+            ("archives are", "upload the rows with their images inside, as `dataset convert` writes them")
+        }
+        _ if compressed => ("compressed files are", "upload the rows as they are, or as Parquet"),
+        _ => ("this format is", "upload JSON Lines, JSON, CSV or Parquet, with the name of the file"),
+    };
+    format!("{what} not read here: {instead}")
 }
 
 /// The bytes without a byte order mark.
@@ -84,7 +96,6 @@ mod tests {
         assert_eq!(words(b" [{\"a\"", Format::Json), "");
         assert_eq!(words(b"text,image\n", Format::Csv), "");
         assert_eq!(words(b"PAR1...", Format::Parquet), "");
-        assert_eq!(words(b"\x1f\x8b...", Format::Bin), "");
     }
 
     #[test]
@@ -97,6 +108,15 @@ mod tests {
         assert!(words(b"{\"a\": 1", Format::Jsonl).contains("EOF"));
         assert_eq!(words(b"rows", Format::Parquet), "the file is not Parquet");
         assert_eq!(words(b"\0\0", Format::Csv), "the first line has no column names");
+        for (head, format, begin) in [
+            (&b"a\tb\n"[..], Format::Tsv, "TSV is not read here: save"),
+            (b"PK\x03\x04", Format::Zip, "archives are not read here: upload the rows"),
+            (b"\x1f\x8b...", Format::Bin, "compressed files are not read here"),
+            (b"\x28\xb5\x2f\xfd", Format::Bin, "compressed files are not read here"),
+            (b"\x89PNG", Format::Bin, "this format is not read here"),
+        ] {
+            assert!(words(head, format).starts_with(begin), "{}", words(head, format));
+        }
     }
 
     #[test]

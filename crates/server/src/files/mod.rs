@@ -4,6 +4,7 @@
 //! follows them. A name that a client gave is only shown, never part of a path. Contents that no record names any more
 //! are removed with the last record.
 
+pub(crate) mod cached;
 mod check;
 mod incoming;
 mod record;
@@ -232,16 +233,20 @@ impl Files {
     /// Removes a content that no record names any more.
     fn release_content(&self, record: &FileRecord) -> Result<(), FilesError> {
         let Some(path) = self.content(record) else { return Ok(()) };
+        let mut shared = false;
         for other in self.0.store.files_with_content(&record.sha256)? {
             let other: FileRecord = serde_json::from_str(&other)?;
             if other.id != record.id && other.format == record.format {
                 return Ok(());
             }
+            shared |= other.id != record.id;
         }
         remove_if_there(&path)?;
-        if let Some(folder) = path.parent() {
-            // It stays while it holds the same bytes under another extension.
-            let _ = fs::remove_dir(folder);
+        cached::forget(&self.0.data, &path);
+        // The folder stays while it holds the same bytes under another extension. It may hold an index beside
+        // them.
+        if let Some(folder) = path.parent().filter(|_| !shared) {
+            let _ = fs::remove_dir_all(folder);
         }
         Ok(())
     }

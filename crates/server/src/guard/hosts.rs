@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 pub(super) struct Hosts {
     /// Names and addresses, in lower case, with a port or without.
@@ -41,8 +42,8 @@ impl Hosts {
             |what: &str| Err(ApiError::forbidden(format!("the request comes from another site ({what})")));
         match text(headers, &FETCH_SITE) {
             None | Some("same-origin" | "none") => {}
-            // Somebody follows a link to a page.
-            Some(_) if safe && text(headers, &FETCH_MODE) == Some("navigate") => {}
+            // Somebody follows a link to a page. The API is for programs: an answer may start a process.
+            Some(_) if safe && is_link(headers) && !request.uri().path().starts_with("/v1/") => {}
             Some(site) => return foreign(&format!("Sec-Fetch-Site: {site}")),
         }
         match text(headers, &header::ORIGIN) {
@@ -77,9 +78,8 @@ impl Hosts {
 
     fn knows(&self, host: &Authority) -> bool {
         let name = host.host().trim_end_matches('.').to_ascii_lowercase();
-        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let with_port = host.port().map(|port| format!("{name}:{port}"));
-        (self.any_address && address.is_ok())
+        (self.any_address && address(&name).is_some())
             || self.known.iter().any(|known| *known == name || Some(known) == with_port.as_ref())
     }
 
@@ -103,8 +103,18 @@ impl Hosts {
     fn is_allowed_name(&self, authority: &Authority) -> bool {
         let name = authority.host().to_ascii_lowercase();
         let everybody = matches!(name.as_str(), "localhost" | "127.0.0.1" | "[::1]");
-        !everybody && name.parse::<IpAddr>().is_err() && self.knows(authority)
+        !everybody && address(&name).is_none() && self.knows(authority)
     }
+}
+
+/// Whether a browser opens what was asked for as a page, and not in a frame or as a part of one.
+fn is_link(headers: &HeaderMap) -> bool {
+    text(headers, &FETCH_MODE) == Some("navigate") && text(headers, &FETCH_DEST) == Some("document")
+}
+
+/// An address, in brackets or without.
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
@@ -117,7 +127,11 @@ mod tests {
     use axum::body::Body;
 
     fn status(hosts: &Hosts, method: &str, headers: &[(&str, &str)]) -> u16 {
-        let mut request = Request::builder().method(method).uri("/v1/files");
+        status_at(hosts, method, "/v1/files", headers)
+    }
+
+    fn status_at(hosts: &Hosts, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -176,10 +190,33 @@ mod tests {
         for site in ["cross-site", "same-site"] {
             assert_eq!(post(&[("sec-fetch-site", site)]), 403);
         }
-        let get = |mode| {
-            let headers = [("host", "localhost"), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", mode)];
-            status(&local(), "GET", &headers)
+        let get = |path, mode, dest| {
+            let from = [("host", "localhost"), ("sec-fetch-site", "cross-site")];
+            let how = [("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+            status_at(&local(), "GET", path, &[from, how].concat())
         };
-        assert_eq!((get("navigate"), get("no-cors"), get("cors")), (200, 403, 403));
+        assert_eq!(get("/jobs", "navigate", "document"), 200, "a link");
+        for (path, mode, dest) in [
+            ("/jobs", "navigate", "iframe"),
+            ("/jobs", "no-cors", "image"),
+            ("/jobs", "cors", "empty"),
+            ("/v1/garden/datasets/file-a/rows", "navigate", "document"),
+        ] {
+            assert_eq!(get(path, mode, dest), 403, "{path} {mode} {dest}");
+        }
+    }
+
+    #[test]
+    fn at_every_address_an_origin_is_still_the_host_that_was_asked() {
+        let everywhere = Hosts::new("0.0.0.0:8000".parse().unwrap(), &["[2001:db8::1]:8000".to_owned()]);
+        for (origin, expected) in [
+            ("http://10.0.0.5:8000", 200),
+            ("http://10.0.0.6:8000", 403),
+            ("http://[2001:db8::2]:8000", 403),
+            ("http://[::ffff:10.0.0.5]:8000", 403),
+        ] {
+            let headers = [("host", "10.0.0.5:8000"), ("origin", origin)];
+            assert_eq!(status(&everywhere, "POST", &headers), expected, "{origin}");
+        }
     }
 }

@@ -95,15 +95,17 @@ pub fn add(data_dir: &Path, name: &str) -> Result<String, KeysError> {
     Ok(token)
 }
 
-/// The keys of a data folder.
+/// The keys of a data folder, which is left as it is.
 pub fn list(data_dir: &Path) -> Result<Vec<KeyInfo>, KeysError> {
-    let data = DataDir::beside(data_dir)?;
-    let keys = read(&data.keys())?.unwrap_or_default().keys;
+    let keys = read(&DataDir::at(data_dir).keys())?.unwrap_or_default().keys;
     Ok(keys.into_iter().map(|key| KeyInfo { name: key.name, created_at: key.created_at }).collect())
 }
 
 /// Revokes a key. A server that is running refuses it from now on.
 pub fn revoke(data_dir: &Path, name: &str) -> Result<(), KeysError> {
+    if read(&DataDir::at(data_dir).keys())?.is_none() {
+        return Err(KeysError::Missing(name.to_owned()));
+    }
     change(data_dir, |file| {
         let before = file.keys.len();
         file.keys.retain(|key| key.name != name);
@@ -113,9 +115,11 @@ pub fn revoke(data_dir: &Path, name: &str) -> Result<(), KeysError> {
 
 /// Changes the file, one program at a time.
 fn change(data_dir: &Path, act: impl FnOnce(&mut KeyFile) -> Result<(), KeysError>) -> Result<(), KeysError> {
-    let path = DataDir::beside(data_dir)?.keys();
+    let data = DataDir::beside(data_dir)?;
+    let path = data.keys();
     let fault = |source| KeysError::Io { path: path.clone(), source };
     let lock = File::create(path.with_extension("lock")).map_err(fault)?;
+    give_to_owner(&lock, data.root()).map_err(fault)?;
     lock.lock().map_err(fault)?;
     let mut file = read(&path)?.unwrap_or_default();
     act(&mut file)?;
@@ -124,8 +128,18 @@ fn change(data_dir: &Path, act: impl FnOnce(&mut KeyFile) -> Result<(), KeysErro
     // The file is private from its first byte, whatever the umask.
     garden_files::write_with(&path, fault, |file| {
         file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(fault)?;
+        give_to_owner(file, data.root()).map_err(fault)?;
         io::Write::write_all(file, &json).map_err(fault)
     })
+}
+
+/// Gives a file to whoever has the data folder: keys are often added as root, and the server must read them.
+fn give_to_owner(file: &File, folder: &Path) -> io::Result<()> {
+    let (file_now, folder) = (file.metadata()?, fs::metadata(folder)?);
+    match file_now.uid() == folder.uid() {
+        true => Ok(()),
+        false => std::os::unix::fs::fchown(file, Some(folder.uid()), Some(folder.gid())),
+    }
 }
 
 fn read(path: &Path) -> Result<Option<KeyFile>, KeysError> {
@@ -179,15 +193,21 @@ enum Kind {
 }
 
 /// What a file held when it was read.
-#[derive(Default)]
 struct Loaded {
-    stamp: Option<Stamp>,
+    stamp: Stamp,
     keys: Vec<Key>,
 }
 
 /// What changes with a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp(u64, i64, i64, u64);
+enum Stamp {
+    /// There is no such file.
+    Missing,
+    /// Inode, seconds, nanoseconds and bytes.
+    Known(u64, i64, i64, u64),
+    /// Nobody can say; it is looked at again at the next request.
+    Unreadable,
+}
 
 impl Keys {
     /// Reads the keys of a data folder, and of a file of tokens.
@@ -195,16 +215,16 @@ impl Keys {
         let hashed = Source { path: data.keys(), kind: Kind::Hashed };
         let tokens = tokens.map(|path| Source { path: path.to_owned(), kind: Kind::Tokens });
         let sources: Vec<Source> = [hashed].into_iter().chain(tokens).collect();
-        let loaded = sources.iter().map(Source::load).collect::<Result<_, _>>()?;
+        let loaded = sources.iter().map(|source| source.load(&[])).collect::<Result<_, _>>()?;
         Ok(Self { sources, loopback, loaded: Mutex::new(loaded) })
     }
 
     /// Whether requests need a key: always at an address that others reach, and at loopback once somebody has added a
-    /// key. Revoking the last key opens nothing.
+    /// key. Revoking the last key opens nothing, nor does a file that is gone or cannot be read.
     pub(crate) fn are_needed(&self) -> bool {
         !self.loopback
             || self.sources.len() > 1
-            || self.with_loaded(|loaded| loaded.iter().any(|loaded| loaded.stamp.is_some()))
+            || self.with_loaded(|loaded| loaded.iter().any(|loaded| loaded.stamp != Stamp::Missing))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -228,9 +248,12 @@ impl Keys {
     fn with_loaded<T>(&self, act: impl FnOnce(&[Loaded]) -> T) -> T {
         let mut all = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         for (source, loaded) in self.sources.iter().zip(all.iter_mut()) {
-            if source.stamp() != loaded.stamp {
-                // A file that cannot be read opens nothing, and is read again at the next request.
-                *loaded = source.load().unwrap_or(Loaded { stamp: loaded.stamp, keys: Vec::new() });
+            let stamp = source.stamp();
+            if stamp != loaded.stamp || stamp == Stamp::Unreadable {
+                // What cannot be read opens nothing. Keys that were there once were meant to be: a file that
+                // is gone opens nothing either, until the server starts anew.
+                let read = source.load(&loaded.keys).ok().filter(|read| read.stamp != Stamp::Missing);
+                *loaded = read.unwrap_or(Loaded { stamp: Stamp::Unreadable, keys: Vec::new() });
             }
         }
         act(&all)
@@ -238,25 +261,29 @@ impl Keys {
 }
 
 impl Source {
-    fn stamp(&self) -> Option<Stamp> {
-        fs::metadata(&self.path)
-            .ok()
-            .map(|file| Stamp(file.ino(), file.mtime(), file.mtime_nsec(), file.size()))
+    fn stamp(&self) -> Stamp {
+        match fs::metadata(&self.path) {
+            Ok(file) => Stamp::Known(file.ino(), file.mtime(), file.mtime_nsec(), file.size()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Stamp::Missing,
+            Err(_) => Stamp::Unreadable,
+        }
     }
 
-    fn load(&self) -> Result<Loaded, KeysError> {
+    /// Reads the file; what it held before stays as it was, as far as it is still there.
+    fn load(&self, before: &[Key]) -> Result<Loaded, KeysError> {
         // The stamp is taken first: a change in between is then seen at the next request.
         let stamp = self.stamp();
         let keys = match self.kind {
             Kind::Hashed => read(&self.path)?.map(|file| file.keys),
-            Kind::Tokens => Some(read_tokens(&self.path)?),
+            Kind::Tokens => Some(read_tokens(&self.path, before)?),
         };
         Ok(Loaded { stamp, keys: keys.unwrap_or_default() })
     }
 }
 
-/// Reads a file of tokens: a token a line, or a name and a token; `#` begins a comment.
-fn read_tokens(path: &Path) -> Result<Vec<Key>, KeysError> {
+/// Reads a file of tokens: a token a line, or a name and a token; `#` begins a comment. A token that was
+/// there `before` keeps its salt, so that sessions and streams of its key go on when another line changes.
+fn read_tokens(path: &Path, before: &[Key]) -> Result<Vec<Key>, KeysError> {
     let fault = |source| KeysError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(fault)?;
     if file.metadata().map_err(fault)?.mode() & 0o004 != 0 {
@@ -277,7 +304,8 @@ fn read_tokens(path: &Path) -> Result<Vec<Key>, KeysError> {
         if token.len() < SHORTEST {
             return Err(wrong("a token needs at least 16 characters"));
         }
-        keys.push(Key::of(&name, token));
+        let known = before.iter().find(|key| key.name == name && key.opens(token));
+        keys.push(known.cloned().unwrap_or_else(|| Key::of(&name, token)));
     }
     Ok(keys)
 }
@@ -331,6 +359,48 @@ mod tests {
     }
 
     #[test]
+    fn a_first_key_that_cannot_be_read_opens_nothing_and_neither_does_a_file_that_is_gone() {
+        let (folder, data) = folder();
+        let keys = Keys::open(&data, None, true).unwrap();
+        assert!(!keys.are_needed());
+        // A folder in the place of the file cannot be read, whoever asks.
+        fs::create_dir(data.keys()).unwrap();
+        assert!(keys.are_needed() && keys.is_empty());
+        fs::remove_dir(data.keys()).unwrap();
+        let token = add(folder.path(), "anna").unwrap();
+        assert!(keys.are_needed() && keys.find(&token).is_some(), "it is read as soon as it can be");
+        fs::remove_file(data.keys()).unwrap();
+        assert!(keys.are_needed() && keys.find(&token).is_none());
+    }
+
+    #[test]
+    fn listing_and_revoking_make_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("none");
+        assert_eq!(list(&missing).unwrap(), []);
+        assert!(matches!(revoke(&missing, "anna"), Err(KeysError::Missing(_))));
+        assert!(!missing.exists());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(list(folder.path()).unwrap(), []);
+        assert_eq!(fs::metadata(folder.path()).unwrap().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn keys_belong_to_the_owner_of_the_data_folder() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can give a folder away");
+            return;
+        }
+        let (folder, data) = folder();
+        std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
+        add(folder.path(), "anna").unwrap();
+        for path in [data.keys(), data.keys().with_extension("lock")] {
+            let file = fs::metadata(&path).unwrap();
+            assert_eq!((file.uid(), file.gid()), (65534, 65534), "{}", path.display());
+        }
+    }
+
+    #[test]
     fn tokens_come_from_a_file_that_is_private() {
         let (folder, data) = folder();
         let path = folder.path().join("tokens");
@@ -344,6 +414,10 @@ mod tests {
         assert_eq!(keys.find("0123456789abcdef").unwrap().name, "anna");
         assert_eq!(keys.find("fedcba9876543210").unwrap().name, "token-4");
         assert!(keys.find("anna").is_none() && keys.are_needed());
+        let anna = keys.find("0123456789abcdef").unwrap();
+        write("anna 0123456789abcdef\nberta 0123456789abcdeg\n", 0o600).unwrap();
+        assert!(keys.has(&anna) && keys.find("0123456789abcdeg").is_some(), "only another line has changed");
+        assert!(keys.find("fedcba9876543210").is_none());
         assert!(matches!(write(text, 0o644), Err(KeysError::Readable { .. })));
         assert!(keys.find("0123456789abcdef").is_none(), "it is not trusted any more");
         assert!(matches!(write("short", 0o600), Err(KeysError::Line { line: 1, .. })));

@@ -9,31 +9,41 @@ mod frame;
 mod hosts;
 pub(crate) mod keys;
 mod login;
+mod pace;
 mod rate;
 mod sessions;
+mod shares;
 mod streams;
+mod welcome;
 
 pub(crate) use counters::Counters;
 pub(crate) use login::routes;
+pub(crate) use pace::TooSlow;
+pub(crate) use rate::network;
+pub(crate) use shares::{Share, Shares};
 pub(crate) use streams::{StreamPermit, Streams};
 
 use crate::{api::error::ApiError, app::App, config::ServeConfig, data_dir::DataDir};
 use axum::{
     Router,
-    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
-    http::{HeaderMap, Method, header},
+    body::Body,
+    extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Request, State},
+    http::{HeaderMap, Method, header, request::Parts},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Redirect, Response},
 };
 use hosts::Hosts;
-use keys::{Keys, KeysError};
+use keys::{Key, Keys, KeysError};
+use pace::Paced;
 use rate::Rate;
 use sessions::Sessions;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 use tower_http::{catch_panic::CatchPanicLayer, timeout::RequestBodyTimeoutLayer};
+use welcome::Welcome;
 
 /// Bytes of a body, where a route does not say otherwise. Files are counted as they are received.
 const BODY: usize = 2 << 20;
@@ -43,15 +53,37 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// What requests are checked against.
 pub(crate) struct Guard {
     hosts: Hosts,
-    pub(crate) keys: Keys,
+    pub(crate) keys: Arc<Keys>,
     sessions: Sessions,
     rate: Rate,
 }
 
-/// Who sent a request: the name of a key, where keys are needed. Handlers may take it from the request's extensions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Client {
-    pub key: Option<String>,
+/// Who sent a request: whoever has a key, or else an address. Handlers may take it as an extractor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// The name of a key, where keys are needed.
+    Key(String),
+    Address(IpAddr),
+}
+
+impl Client {
+    fn new(key: Option<String>, address: IpAddr) -> Self {
+        key.map_or_else(|| Self::Address(network(address)), Self::Key)
+    }
+
+    /// Whether it may be a proxy of this machine, behind which everybody is.
+    fn may_be_a_proxy(&self) -> bool {
+        matches!(self, Self::Address(address) if address.is_loopback())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Client {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let client = parts.extensions.get().cloned();
+        client.ok_or_else(|| ApiError::unauthorized("this server needs a key"))
+    }
 }
 
 impl Guard {
@@ -70,16 +102,16 @@ impl Guard {
         }
         Ok(Self {
             hosts: Hosts::new(address, &config.allowed_hosts),
-            keys,
+            keys: Arc::new(keys),
             sessions: Sessions::default(),
             rate: Rate::new(config.rate_limit),
         })
     }
 
-    /// Who sends this, if they may be let in.
-    fn client(&self, headers: &HeaderMap) -> Result<Client, ApiError> {
+    /// The key that this comes with, if it may be let in; none where none is needed.
+    fn key(&self, headers: &HeaderMap) -> Result<Option<Key>, ApiError> {
         if !self.keys.are_needed() {
-            return Ok(Client { key: None });
+            return Ok(None);
         }
         let bearer = headers.get(header::AUTHORIZATION).map(|value| {
             let token = value.to_str().ok().and_then(|value| value.split_once(' '));
@@ -89,13 +121,13 @@ impl Guard {
             Some(token) => {
                 let key = token.and_then(|token| self.keys.find(token));
                 let wrong = "the key is wrong or was revoked; send 'Authorization: Bearer TOKEN'";
-                key.map(|key| Client { key: Some(key.name) }).ok_or_else(|| ApiError::unauthorized(wrong))
+                key.map(Some).ok_or_else(|| ApiError::unauthorized(wrong))
             }
             None => {
                 let key = login::cookie(headers).and_then(|cookie| self.sessions.find(cookie));
                 let key = key.filter(|key| self.keys.has(key));
                 let none = "this server needs a key; send 'Authorization: Bearer TOKEN'";
-                key.map(|key| Client { key: Some(key.name) }).ok_or_else(|| ApiError::unauthorized(none))
+                key.map(Some).ok_or_else(|| ApiError::unauthorized(none))
             }
         }
     }
@@ -119,13 +151,21 @@ async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Resp
     if let Err(refusal) = passed {
         return refusal.into_response();
     }
-    match guard.client(request.headers()) {
-        Ok(client) => drop(request.extensions_mut().insert(client)),
-        Err(_) if is_open(request.uri().path()) => {}
+    let welcome = match guard.key(request.headers()) {
+        Ok(key) => {
+            let name = key.as_ref().map(|key| key.name.clone());
+            request.extensions_mut().insert(Client::new(name, peer));
+            Some(Welcome { keys: guard.keys.clone(), key })
+        }
+        Err(_) if is_open(request.uri().path()) => None,
         Err(_) if wants_page(&request) => return to_login(&request),
         Err(refusal) => return refusal.into_response(),
+    };
+    let answer = next.run(request.map(|body| Body::new(Paced::new(body)))).await;
+    match welcome {
+        Some(welcome) => answer.map(|body| welcome.guard(body)),
+        None => answer,
     }
-    next.run(request).await
 }
 
 /// What needs no key: it tells nothing about anybody's work.

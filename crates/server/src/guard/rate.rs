@@ -76,8 +76,9 @@ impl Rate {
 }
 
 /// The network that one client has to itself.
-fn network(client: IpAddr) -> IpAddr {
+pub(crate) fn network(client: IpAddr) -> IpAddr {
     match client {
+        IpAddr::V6(ip) if ip.is_loopback() => client,
         IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
             Some(ip) => IpAddr::V4(ip),
             None => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
@@ -109,6 +110,7 @@ mod tests {
     fn addresses_of_one_network_are_one_client() {
         let same = ["2001:db8::1", "2001:db8::ffff:1"].map(|ip| network(ip.parse().unwrap()));
         assert_eq!(same[0], same[1]);
+        assert!(network("::1".parse().unwrap()).is_loopback());
         assert_eq!(network("::ffff:10.0.0.1".parse().unwrap()), network("10.0.0.1".parse().unwrap()));
     }
 

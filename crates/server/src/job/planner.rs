@@ -220,6 +220,7 @@ impl Planner {
         command.arg("--limit").arg(MEMORY.to_string());
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(broken)?;
+        self.program.bound_files(child.id());
         let _line = child.stdin.take();
         let mut answer = Vec::new();
         let output = child.stdout.take();
@@ -231,7 +232,10 @@ impl Planner {
             Ok(Printed::Plan(plan)) => Ok(*plan),
             // Where the server keeps its data is nobody's business.
             Ok(Printed::Error(words)) => Err(PlanFault::Refused(self.program.without_folders(&words))),
-            Err(_) => Err(PlanFault::Broken(format!("its process ended with {status}"))),
+            Err(_) => Err(match self.program.wrote_too_much(status) {
+                Some(words) => PlanFault::Refused(words),
+                None => PlanFault::Broken(format!("its process ended with {status}")),
+            }),
         }
     }
 }
@@ -275,6 +279,7 @@ mod tests {
             program: script,
             cache: folder.path().to_owned(),
             empty: folder.path().to_owned(),
+            ..ChildProgram::default()
         });
         let ran = || std::fs::read_dir(folder.path()).unwrap().flatten().count() - 1;
         let plan = |patience| planner.plan(Path::new("settings.toml"), 1, patience);

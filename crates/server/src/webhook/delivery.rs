@@ -11,9 +11,11 @@ use super::{
     queue::{Entry, Queue},
     signature,
 };
+use crate::config::ServeConfig;
 use garden_data::{CheckedResolver, is_public};
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     net::IpAddr,
     sync::{
         Arc,
@@ -31,9 +33,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
 
 /// Which addresses events may be posted to.
 ///
-/// Whoever can add an endpoint makes the server send requests. On a server that listens on loopback these are users of
-/// this machine, who reach its network anyway: private addresses are allowed. On any other server they may be people who
-/// should not reach what stands behind it: only public addresses are. Link-local addresses, where clouds keep the
+/// Whoever can add an endpoint makes the server send requests. On a server for the users of one machine, they
+/// reach its network anyway: private addresses are allowed. On any other server they may be people who should
+/// not reach what stands behind it: only public addresses are. Link-local addresses, where clouds keep the
 /// credentials of a machine, are never allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -42,11 +44,6 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    /// The addresses for a server that listens at `host`.
-    pub(crate) fn of(host: IpAddr) -> Self {
-        if host.is_loopback() { Self::Network } else { Self::Public }
-    }
-
     pub(super) fn allows(self, address: IpAddr) -> bool {
         match self {
             Self::Network => in_network(address),
@@ -57,8 +54,40 @@ impl Reach {
     pub(super) fn why_not(self) -> &'static str {
         match self {
             Self::Network => "this address is not one that events are sent to",
-            Self::Public => "a server that others can reach sends events to public addresses only",
+            Self::Public => "this server sends events to public addresses only",
         }
+    }
+}
+
+/// The reach at this moment: the first key that is added narrows it.
+#[derive(Clone)]
+pub(crate) struct ReachNow(Arc<dyn Fn() -> Reach + Send + Sync>);
+
+impl ReachNow {
+    /// The reach of a server with these settings, on which `keys_needed` may become true.
+    pub(crate) fn of(config: &ServeConfig, keys_needed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let opened = config.webhooks_to_private_addresses;
+        let local = config.is_local();
+        Self(Arc::new(move || match opened || (local && !keys_needed()) {
+            true => Reach::Network,
+            false => Reach::Public,
+        }))
+    }
+
+    pub(super) fn get(&self) -> Reach {
+        (self.0)()
+    }
+}
+
+impl From<Reach> for ReachNow {
+    fn from(reach: Reach) -> Self {
+        Self(Arc::new(move || reach))
+    }
+}
+
+impl fmt::Debug for ReachNow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
     }
 }
 
@@ -82,36 +111,60 @@ fn in_network(address: IpAddr) -> bool {
 /// Posts one event.
 #[derive(Debug)]
 pub(super) struct Postman {
-    agent: Agent,
+    reach: ReachNow,
+    network: Agent,
+    public: Agent,
 }
 
 impl Postman {
-    pub(super) fn new(reach: Reach) -> Self {
-        let allowed: fn(IpAddr) -> bool = match reach {
-            Reach::Network => in_network,
-            Reach::Public => is_public,
-        };
-        // No proxy: it would resolve names where they are not checked. No redirect: it would go where nobody asked.
-        let config = Agent::config_builder()
-            .proxy(None)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .http_status_as_error(false)
-            .timeout_global(Some(TIMEOUT))
-            .max_idle_connections(0)
-            .user_agent(concat!("model-garden/", env!("CARGO_PKG_VERSION")))
-            .build();
-        Self { agent: Agent::with_parts(config, DefaultConnector::default(), CheckedResolver::new(allowed)) }
+    pub(super) fn new(reach: ReachNow) -> Self {
+        Self { reach, network: agent(in_network), public: agent(is_public) }
     }
 
     /// Posts an event, signed now, and gives the status of the answer.
     pub(super) fn post(&self, endpoint: &Endpoint, event: &Event) -> Result<u16, ureq::Error> {
         let moment = now();
         let signature = signature::sign(endpoint.keys(moment), &event.id, moment, &event.body);
-        let request = self.agent.post(&endpoint.url).header("content-type", "application/json");
+        let agent = match self.reach.get() {
+            Reach::Network => &self.network,
+            Reach::Public => &self.public,
+        };
+        let request = agent.post(&endpoint.url).header("content-type", "application/json");
         let request = request.header("webhook-id", &event.id).header("webhook-timestamp", moment.to_string());
         let response = request.header("webhook-signature", signature).send(&event.body)?;
         Ok(response.status().as_u16())
+    }
+}
+
+/// A client that reaches these addresses only.
+fn agent(allowed: fn(IpAddr) -> bool) -> Agent {
+    // No proxy: it would resolve names where they are not checked. No redirect: it would go where nobody
+    // asked.
+    let config = Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .timeout_global(Some(TIMEOUT))
+        .max_idle_connections(0)
+        .user_agent(concat!("model-garden/", env!("CARGO_PKG_VERSION")))
+        .build();
+    Agent::with_parts(config, DefaultConnector::default(), CheckedResolver::new(allowed))
+}
+
+/// Why an endpoint was not reached, in words that tell nothing about the network behind the server: which
+/// names it knows, and which addresses they have there.
+pub(super) fn why_unreachable(error: &ureq::Error) -> &'static str {
+    use std::io::ErrorKind::{ConnectionRefused, ConnectionReset};
+    match error {
+        ureq::Error::Timeout(_) => "it did not answer in time",
+        ureq::Error::HostNotFound | ureq::Error::Other(_) => {
+            "its name does not lead to an address that events are sent to"
+        }
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => "its certificate was not accepted",
+        ureq::Error::Io(error) if error.kind() == ConnectionRefused => "the connection was refused",
+        ureq::Error::Io(error) if error.kind() == ConnectionReset => "it broke the connection off",
+        _ => "the connection failed",
     }
 }
 
@@ -232,10 +285,25 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_others_reach_sends_to_public_addresses_only() {
-        let loopback = Reach::of("127.0.0.1".parse().unwrap());
-        let open = Reach::of("0.0.0.0".parse().unwrap());
-        for (address, from_loopback, from_open) in [
+    fn private_addresses_are_for_servers_of_one_machine_or_where_they_are_opened() {
+        let config = ServeConfig::new("data".into(), "program".into());
+        let proxied = ServeConfig { allowed_hosts: vec!["garden.example".into()], ..config.clone() };
+        let everywhere = ServeConfig { host: "0.0.0.0".parse().unwrap(), ..config.clone() };
+        let opened = ServeConfig { webhooks_to_private_addresses: true, ..everywhere.clone() };
+        for (config, keys, expected) in [
+            (&config, false, Reach::Network),
+            (&config, true, Reach::Public),
+            (&proxied, false, Reach::Public),
+            (&everywhere, true, Reach::Public),
+            (&opened, true, Reach::Network),
+        ] {
+            assert_eq!(ReachNow::of(config, move || keys).get(), expected, "{config:?}, keys: {keys}");
+        }
+    }
+
+    #[test]
+    fn a_public_reach_ends_at_public_addresses() {
+        for (address, in_network, in_public) in [
             ("1.1.1.1", true, true),
             ("127.0.0.1", true, false),
             ("192.168.1.2", true, false),
@@ -247,11 +315,8 @@ mod tests {
             ("0.0.0.0", false, false),
         ] {
             let address = address.parse().unwrap();
-            assert_eq!(
-                (loopback.allows(address), open.allows(address)),
-                (from_loopback, from_open),
-                "{address}"
-            );
+            let allowed = (Reach::Network.allows(address), Reach::Public.allows(address));
+            assert_eq!(allowed, (in_network, in_public), "{address}");
         }
     }
 }

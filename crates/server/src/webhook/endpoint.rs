@@ -3,7 +3,11 @@
 //! Takes what a user asks for and keeps it in one file that nobody else can read. Every endpoint here has an address
 //! that may be reached and at least one kind of event. A secret leaves the server twice: when it is made and when it is rotated.
 
-use super::{EventKind, delivery::Reach, now};
+use super::{
+    EventKind,
+    delivery::{Reach, ReachNow},
+    now,
+};
 use crate::id::{self, Kind};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
@@ -37,7 +41,9 @@ pub(crate) enum EndpointError {
     #[error("url: {0}")]
     Url(&'static str),
     #[error("the endpoint could not be reached: {0}")]
-    Unreachable(ureq::Error),
+    Unreachable(&'static str),
+    #[error("other endpoints are being tested; try again in a moment")]
+    Busy,
     #[error("the webhook endpoints cannot be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -147,16 +153,21 @@ fn check_url(url: &str, reach: Reach) -> Result<(), &'static str> {
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     path: PathBuf,
-    reach: Reach,
+    reach: ReachNow,
     list: Mutex<Vec<Endpoint>>,
 }
 
 impl Endpoints {
-    pub(super) fn open(path: PathBuf, reach: Reach) -> io::Result<Self> {
+    pub(super) fn open(path: PathBuf, reach: ReachNow) -> io::Result<Self> {
+        let broken = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
         let list = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)?,
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                let message =
+                    format!("{}; mend it, or move it away to start without endpoints", broken(&error));
+                io::Error::new(io::ErrorKind::InvalidData, message)
+            })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
+            Err(error) => return Err(io::Error::new(error.kind(), broken(&error))),
         };
         Ok(Self { path, reach, list: Mutex::new(list) })
     }
@@ -177,7 +188,7 @@ impl Endpoints {
         event_types: Vec<EventKind>,
     ) -> Result<Endpoint, EndpointError> {
         let asked = Change { name: Some(name), url: Some(url), event_types: Some(event_types) };
-        asked.check(self.reach)?;
+        asked.check(self.reach.get())?;
         self.edit(|list| {
             if list.len() >= MAX_ENDPOINTS {
                 return Err(EndpointError::TooMany);
@@ -200,7 +211,7 @@ impl Endpoints {
     }
 
     pub(crate) fn update(&self, id: &str, change: Change) -> Result<Endpoint, EndpointError> {
-        change.check(self.reach)?;
+        change.check(self.reach.get())?;
         self.edit(|list| {
             let endpoint = find(list, id)?;
             let before = endpoint.clone();

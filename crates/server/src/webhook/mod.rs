@@ -9,7 +9,9 @@ mod endpoint;
 mod queue;
 mod signature;
 
+#[cfg(test)]
 pub(crate) use delivery::Reach;
+pub(crate) use delivery::ReachNow;
 pub(crate) use endpoint::{Change, Endpoint, EndpointError};
 
 use crate::{data_dir::DataDir, id::Kind};
@@ -24,6 +26,7 @@ use std::{
     thread,
     time::{Duration, SystemTime},
 };
+use tokio::sync::Semaphore;
 
 /// What happened to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -49,6 +52,9 @@ impl EventKind {
     }
 }
 
+/// Tests of endpoints at once: each waits for somebody else's machine on a thread that others need.
+const TESTS: usize = 4;
+
 /// The endpoints of a server and the thread that posts to them. Clones share both.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhooks {
@@ -56,23 +62,24 @@ pub(crate) struct Webhooks {
     queue: Arc<Queue>,
     postman: Arc<Postman>,
     wake: mpsc::Sender<queue::Entry>,
+    tests: Arc<Semaphore>,
 }
 
 impl Webhooks {
     /// Reads the endpoints and the events that wait, and starts to deliver. The thread ends with the last clone.
-    pub(crate) fn open(data: &DataDir, reach: Reach) -> io::Result<Self> {
-        Self::open_with(data, reach, delivery::FIRST_PAUSE)
+    pub(crate) fn open(data: &DataDir, reach: impl Into<ReachNow>) -> io::Result<Self> {
+        Self::open_with(data, reach.into(), delivery::FIRST_PAUSE)
     }
 
-    fn open_with(data: &DataDir, reach: Reach, first_pause: Duration) -> io::Result<Self> {
-        let endpoints = Arc::new(Endpoints::open(data.webhooks(), reach)?);
+    fn open_with(data: &DataDir, reach: ReachNow, first_pause: Duration) -> io::Result<Self> {
+        let endpoints = Arc::new(Endpoints::open(data.webhooks(), reach.clone())?);
         let (queue, waiting) = Queue::open(data.undelivered())?;
         let (queue, postman) = (Arc::new(queue), Arc::new(Postman::new(reach)));
         let (wake, woken) = mpsc::channel();
         let round =
             delivery::Round::new(endpoints.clone(), queue.clone(), postman.clone(), first_pause, waiting);
         thread::Builder::new().name("webhooks".into()).spawn(move || round.run(&woken))?;
-        Ok(Self { endpoints, queue, postman, wake })
+        Ok(Self { endpoints, queue, postman, wake, tests: Arc::new(Semaphore::new(TESTS)) })
     }
 
     /// Tells the endpoints that asked for it that a job has ended at `created_at` (seconds since 1970). Returns when
@@ -88,11 +95,14 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Posts an event that did not happen, at once, and gives the status of the answer.
+    /// Posts an event that did not happen, at once, and gives the status of the answer. Only a few are posted
+    /// at a time. Blocks.
     pub(crate) fn test(&self, id: &str, kind: EventKind) -> Result<u16, EndpointError> {
+        let _place = self.tests.try_acquire().map_err(|_| EndpointError::Busy)?;
         let endpoint = self.endpoints.get(id).ok_or(EndpointError::Unknown)?;
         let event = Event::new(kind, "ftjob-test", now());
-        self.postman.post(&endpoint, &event).map_err(EndpointError::Unreachable)
+        let posted = self.postman.post(&endpoint, &event);
+        posted.map_err(|error| EndpointError::Unreachable(delivery::why_unreachable(&error)))
     }
 
     /// The endpoints, newest first.

@@ -67,7 +67,7 @@ fn data() -> (tempfile::TempDir, DataDir) {
 }
 
 fn open(data: &DataDir) -> Webhooks {
-    Webhooks::open_with(data, Reach::Network, Duration::from_millis(10)).unwrap()
+    Webhooks::open_with(data, Reach::Network.into(), Duration::from_millis(10)).unwrap()
 }
 
 fn add(webhooks: &Webhooks, url: &str) -> Endpoint {
@@ -148,7 +148,7 @@ fn events_of_a_deleted_endpoint_and_of_yesterday_are_given_up() {
     let old = queue::Entry { queued_at: now() - 90_000, ..queue.add(&event, &kept.id).unwrap().unwrap() };
     let path = data.undelivered().join(format!("{}.{}.json", event.id, kept.id));
     fs::write(path, serde_json::to_vec(&old).unwrap()).unwrap();
-    let endpoints = Endpoints::open(data.webhooks(), Reach::Network).unwrap();
+    let endpoints = Endpoints::open(data.webhooks(), Reach::Network.into()).unwrap();
     endpoints.delete(&deleted.id).unwrap();
 
     let _webhooks = open(&data);
@@ -213,5 +213,13 @@ fn wrong_endpoints_are_refused_with_the_reason() {
     let local = Change { url: Some("http://localhost:9/".into()), ..Change::default() };
     webhooks.endpoints().update(&endpoint.id, local).unwrap();
     let error = webhooks.test(&endpoint.id, EventKind::Failed).unwrap_err().to_string();
-    assert!(error.contains("not a public address"), "{error}");
+    assert!(error.ends_with("does not lead to an address that events are sent to"), "{error}");
+}
+
+#[test]
+fn a_damaged_file_of_endpoints_is_named() {
+    let (_folder, data) = data();
+    fs::write(data.webhooks(), "[{").unwrap();
+    let error = Webhooks::open(&data, Reach::Public).unwrap_err().to_string();
+    assert!(error.contains("webhooks.json: ") && error.contains("mend it, or move it away"), "{error}");
 }

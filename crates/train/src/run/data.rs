@@ -157,6 +157,7 @@ fn open_part(
         allow_remote_images: data.allow_remote_images,
         columns: data.columns.clone(),
         split,
+        ..DatasetOptions::default()
     };
     let open = |portion: &Portion| Ok((Dataset::open(&portion.dataset, &options, progress)?, portion.weight));
     let dataset = Arc::new(Dataset::join(portions.iter().map(open).collect::<Result<_, DataError>>()?)?);

@@ -6,7 +6,7 @@
 
 use crate::api::{
     error::ApiError,
-    extract::{body, unsupported},
+    extract::{body, check_json, check_values},
 };
 use axum::{
     body::{Bytes, HttpBody},
@@ -42,12 +42,7 @@ impl Default for Bodies {
 impl Bodies {
     /// A body as it came, and its place.
     pub(super) async fn take(&self, request: Request) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
-        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let kind =
-            kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase();
-        if kind != "application/json" && !(kind.starts_with("application/") && kind.ends_with("+json")) {
-            return Err(unsupported("the body must be application/json"));
-        }
+        check_json(request.headers())?;
         // A body of unknown length may be as long as is taken at all.
         let most = LARGEST_QUESTION as u64;
         let told =
@@ -78,25 +73,8 @@ fn units(bytes: usize) -> usize {
 
 /// The object in a body.
 pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    if values(bytes) > VALUES {
-        return Err(ApiError::bad_request(format!("the body has more than {VALUES} values")));
-    }
+    check_values(bytes, VALUES)?;
     serde_json::from_slice(bytes).map_err(ApiError::bad_request)
-}
-
-/// How many values a JSON text has, about, and never fewer than half of them.
-fn values(text: &[u8]) -> usize {
-    let (mut count, mut quoted, mut escaped) = (0, false, false);
-    for byte in text {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' | b'[' | b'{' if !quoted => count += 1,
-            _ => {}
-        }
-    }
-    count
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::{error::ApiError, extract::Json};
 use crate::{
     app::{App, Stopping},
     chat::{Answer, HostKey},
-    guard::StreamPermit,
+    guard::{Client, StreamPermit},
     id::Kind,
 };
 use axum::{
@@ -55,7 +55,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         (status = 429, description = "Too many questions, or no memory for the model now"),
     )
 )]
-async fn create(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+async fn create(State(app): State<App>, client: Client, request: Request) -> Result<Response, ApiError> {
     let (bytes, on_its_way) = app.bodies.take(request).await?;
     let models = app.models.clone();
     let read = super::blocking(move || {
@@ -64,7 +64,7 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, Ap
         Ok((asked, place))
     });
     let (Asked { model, request, precision, stream, include_usage }, place) = read.await?;
-    let streaming = stream.then(|| app.streams.open()).transpose()?;
+    let streaming = stream.then(|| app.streams.open(&client)).transpose()?;
     let logprobs = request.logprobs.is_some();
     let mut answer = app.chat.ask(HostKey::new(&place, precision), request).await?;
     let first = answer.next().await;

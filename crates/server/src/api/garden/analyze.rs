@@ -72,7 +72,7 @@ async fn analyze(
     words.push(path.as_os_str().to_owned());
     // All exit codes but 2 are verdicts.
     let answer = helper::ask(&app, &words, BOUNDS, &[0, 1, 3, 4]).await.map_err(|mut error| {
-        error.message = error.message.replace(&*path.to_string_lossy(), name);
+        error.message = helper::named(&app, &error.message, &path.to_string_lossy(), name);
         error
     })?;
     let mut answer: Value = serde_json::from_slice(&answer).map_err(ApiError::internal)?;

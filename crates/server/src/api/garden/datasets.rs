@@ -57,11 +57,12 @@ async fn check(
         words.push(format!("--max-seq-length={most}").into());
     }
     // Exit code 1: there are bad rows.
-    let answer = helper::ask(&app, &words, Bounds::ROWS, &[0, 1]).await.map_err(|error| file.named(error))?;
+    let answer =
+        helper::ask(&app, &words, Bounds::ROWS, &[0, 1]).await.map_err(|error| file.named(&app, error))?;
     let mut survey = parsed(&answer)?;
     if let Some(rows) = survey["bad"]["rows"].as_array_mut() {
         for row in rows {
-            *row = row.as_str().map_or(Value::Null, |text| file.clean(text).into());
+            *row = row.as_str().map_or(Value::Null, |text| file.clean(&app, text).into());
         }
     }
     Ok(Json(survey))
@@ -181,11 +182,11 @@ impl Rows {
         }
         words.extend(flags.into_iter().map(OsString::from));
         let answer =
-            helper::ask(app, &words, Bounds::LOOK, &[0, 1]).await.map_err(|error| self.named(error))?;
+            helper::ask(app, &words, Bounds::LOOK, &[0, 1]).await.map_err(|error| self.named(app, error))?;
         let lines = answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let mut rows = lines.map(parsed).collect::<Result<Vec<_>, _>>()?;
         for row in &mut rows {
-            if let Some(error) = row["error"].as_str().map(|error| self.clean(error)) {
+            if let Some(error) = row["error"].as_str().map(|error| self.clean(app, error)) {
                 row["error"] = error.into();
             }
         }
@@ -201,12 +202,12 @@ impl Rows {
     }
 
     /// A message about the file by the name that its owner gave it.
-    fn clean(&self, text: &str) -> String {
-        text.replace(&self.path, &self.name)
+    fn clean(&self, app: &App, text: &str) -> String {
+        helper::named(app, text, &self.path, &self.name)
     }
 
-    fn named(&self, mut error: ApiError) -> ApiError {
-        error.message = self.clean(&error.message);
+    fn named(&self, app: &App, mut error: ApiError) -> ApiError {
+        error.message = self.clean(app, &error.message);
         error
     }
 }

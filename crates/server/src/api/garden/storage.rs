@@ -12,6 +12,7 @@ use crate::{
     },
     app::App,
     data_dir::DataDir,
+    files::cached::leftovers,
     job::{folder::JobFolder, record::JobState},
     models::folder_bytes,
     store::Store,
@@ -30,8 +31,8 @@ use super::machine::{Amount, disk};
 
 /// Leftovers are at least this old: what is younger may be under way.
 const AGE: Duration = Duration::from_secs(3600);
-/// Checkpoints that one request deletes.
-const MOST: usize = 10_000;
+/// Checkpoints that one request deletes: as many as the values of a body can name.
+const MOST: usize = 3000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::default().routes(routes!(storage)).routes(routes!(clean))
@@ -144,6 +145,10 @@ fn orphans(data: &DataDir, store: &Store, age: Duration) -> Result<Vec<Orphan>, 
     let left = |path: &PathBuf| ["plan-", "analyze-"].iter().any(|start| name(path).starts_with(start));
     let cached = entries(&data.cache()).into_iter().filter(left);
     found.extend(cached.map(|path| (path, "left by a request that was interrupted")));
+    let rows = leftovers(data).into_iter();
+    found.extend(
+        rows.map(|path| (path, "rows of a file that is gone, or that were not written to their end")),
+    );
     found.retain(|(path, _)| is_old(path, age));
     let orphan = |(path, why): (PathBuf, &'static str)| Orphan {
         bytes: if path.is_dir() {
@@ -267,7 +272,24 @@ mod tests {
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("rows.jsonl"), "four").unwrap();
         }
-        let found = orphans(&data, &store, Duration::ZERO).unwrap();
+        let blob = data.blobs().join("bb");
+        fs::create_dir_all(&blob).unwrap();
+        fs::write(blob.join("rows.csv"), "a").unwrap();
+        let owner = garden_data::cached_as(&blob.join("rows.csv")).unwrap();
+        let rows = data.cache().join("model-garden/rows");
+        fs::create_dir_all(&rows).unwrap();
+        let kept = [format!("{owner}1-rows.csv.rows"), "0123-1-train.csv.rows".to_owned()];
+        let left = [format!(".{owner}1-rows.csv.rows.0.partial"), "0123-1-rows.csv.rows".to_owned()];
+        for name in kept.iter().chain(&left) {
+            fs::write(rows.join(name), "12345").unwrap();
+        }
+        let mut found = orphans(&data, &store, Duration::ZERO).unwrap();
+        let mut cached: Vec<Orphan> =
+            found.extract_if(.., |orphan| orphan.path.starts_with("cache/")).collect();
+        cached.sort_by(|a, b| a.path.cmp(&b.path));
+        let names = left.map(|name| (format!("cache/model-garden/rows/{name}"), 5));
+        assert_eq!(cached.into_iter().map(|orphan| (orphan.path, orphan.bytes)).collect::<Vec<_>>(), names);
+        found.retain(|orphan| orphan.path != "blobs/bb");
         let paths: Vec<(&str, u64)> =
             found.iter().map(|orphan| (orphan.path.as_str(), orphan.bytes)).collect();
         assert_eq!(paths, [("blobs/aa", 4), ("jobs/.new-ftjob-a", 4)]);

@@ -7,6 +7,7 @@ use super::processes::is_ours;
 use crate::{
     api::{error::ApiError, extract::Query},
     app::App,
+    guard::Client,
     helper,
 };
 use axum::{
@@ -56,7 +57,11 @@ struct Watch {
 /// Watches a process and all its descendants until it ends or the client leaves.
 #[utoipa::path(get, path = "/v1/garden/watch", tag = "Garden", params(Watch),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
-async fn watch(State(app): State<App>, Query(asked): Query<Watch>) -> Result<Response, ApiError> {
+async fn watch(
+    State(app): State<App>,
+    Query(asked): Query<Watch>,
+    client: Client,
+) -> Result<Response, ApiError> {
     if !(1..=60).contains(&asked.interval.unwrap_or(1)) {
         return Err(ApiError::bad_request("interval: from 1 to 60 seconds").param("interval"));
     }
@@ -66,9 +71,9 @@ async fn watch(State(app): State<App>, Query(asked): Query<Watch>) -> Result<Res
     }
     let place =
         PLACES.try_acquire().map_err(|_| ApiError::busy("eight processes are watched already", 30))?;
-    let permit = app.streams.open()?;
+    let permit = app.streams.open(&client)?;
     let mut child = helper::command(&app, &words(&asked)).spawn().map_err(ApiError::internal)?;
-    helper::bound(&child, MEMORY);
+    helper::bound(&app, &child, MEMORY);
     let output = child.stdout.take().ok_or_else(|| ApiError::internal("a child without an output"))?;
     // The stream owns the child, which is killed with it.
     let state = (BufReader::new(output).lines(), child, place, permit, app);

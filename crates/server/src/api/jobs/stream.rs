@@ -10,7 +10,7 @@ use crate::{
         extract::{Path, Query},
     },
     app::App,
-    guard::StreamPermit,
+    guard::{Client, StreamPermit},
     job::journal::{Cursor, Entry, Journal, Said},
 };
 use axum::{
@@ -49,6 +49,7 @@ pub(super) async fn stream(
     State(app): State<App>,
     Path(id): Path<String>,
     Query(from): Query<From>,
+    client: Client,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let folder = folder_of(&app, &id)?;
@@ -60,7 +61,7 @@ pub(super) async fn stream(
         None => Cursor::default(),
     };
     let follower = Follower {
-        _place: app.streams.open()?,
+        _place: app.streams.open(&client)?,
         journal: Journal::new(&folder, cursor),
         cursor,
         changes: app.jobs.changes(),

@@ -11,7 +11,8 @@ pub(crate) use local::{Local, ProcessName};
 pub(crate) use slurm::Slurm;
 
 use super::folder::JobFolder;
-use std::{ffi::OsString, io, path::PathBuf};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use std::{ffi::OsString, io, os::unix::process::ExitStatusExt, path::PathBuf, process::ExitStatus};
 
 /// Where a run is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub(crate) trait Runner: Send {
 }
 
 /// How a child of the server is started: the program, and an environment without secrets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ChildProgram {
     /// The `model-garden` program.
     pub program: PathBuf,
@@ -63,28 +64,60 @@ pub(crate) struct ChildProgram {
     pub cache: PathBuf,
     /// The empty folder in which they run.
     pub empty: PathBuf,
+    /// Folders of models, whose paths are nobody's business.
+    pub models: Vec<PathBuf>,
+    /// Bytes of the largest file that a child may write which reads what clients have sent.
+    pub largest_file: Option<u64>,
 }
 
 /// Tells a child of this program to end when its standard input does.
 pub const ENDS_WITH_STDIN: &str = "MODEL_GARDEN_ENDS_WITH_STDIN";
 
 /// What children may see of the server's environment.
-const PASSED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA"];
+const PASSED: [&str; 7] =
+    ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA", "HF_HUB_OFFLINE", "HF_ENDPOINT"];
 
 impl ChildProgram {
     /// The environment of every child.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
-        let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)));
+        self.environment_from(|name| std::env::var_os(name))
+    }
+
+    fn environment_from(&self, ours: impl Fn(&str) -> Option<OsString>) -> Vec<(OsString, OsString)> {
+        let passed = PASSED.iter().filter_map(|name| Some((OsString::from(name), ours(name)?)));
         let cache = self.cache.as_os_str().to_owned();
         let hub = self.cache.join("huggingface").into_os_string();
-        let own = [("HOME", cache.clone()), ("XDG_CACHE_HOME", cache), ("HF_HOME", hub)];
+        let own = [
+            ("HOME", cache.clone()),
+            ("XDG_CACHE_HOME", cache),
+            ("HF_HOME", hub),
+            // Rows come from clients, who should not find out which files there are.
+            (garden_data::IMAGES_INSIDE, "1".into()),
+        ];
         passed.chain(own.map(|(name, value)| (OsString::from(name), value))).collect()
     }
 
-    /// A child's words without the path of the server's data folder.
+    /// A child's words without the paths of the server's data folder and of its folders of models.
     pub(crate) fn without_folders(&self, words: &str) -> String {
-        let root = self.cache.parent().unwrap_or(&self.cache).to_string_lossy();
-        words.replace(&format!("{root}/"), "")
+        let root = self.cache.parent().unwrap_or(&self.cache);
+        let folders =
+            self.models.iter().flat_map(|folder| [Some(folder.clone()), folder.canonicalize().ok()]);
+        let folders = folders.flatten().chain([root.to_owned()]).filter(|folder| folder.is_absolute());
+        folders.fold(words.to_owned(), |words, folder| words.replace(&format!("{}/", folder.display()), ""))
+    }
+
+    /// Bounds the files that a child which has just begun may write. One that goes on writing is ended.
+    pub(crate) fn bound_files(&self, child: Option<u32>) {
+        let pid = child.and_then(|id| Pid::from_raw(id.cast_signed()));
+        let limit = Rlimit { current: self.largest_file, maximum: self.largest_file };
+        // A child that is gone already needs no bound.
+        let _ = pid.map(|pid| prlimit(Some(pid), Resource::Fsize, limit));
+    }
+
+    /// Why a child was ended, if it was for a file that grew too large.
+    pub(crate) fn wrote_too_much(&self, status: ExitStatus) -> Option<String> {
+        let most = self.largest_file.filter(|_| status.signal() == Some(Signal::XFSZ.as_raw()))?;
+        Some(format!("the rows take more than {} when they are written out", garden_memory::ByteSize(most)))
     }
 
     /// A command that ends with the server, even with one that is killed: it reads a line that breaks then. Whoever
@@ -114,4 +147,49 @@ pub(crate) fn keeper_words(job: &JobFolder, attempt: u32, bytes: u64) -> Vec<OsS
         "--limit".into(),
         bytes.to_string().into(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_writes_without_end_is_ended_and_the_reason_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = ChildProgram {
+            program: "/bin/sh".into(),
+            cache: folder.path().to_owned(),
+            empty: folder.path().to_owned(),
+            largest_file: Some(1 << 20),
+            ..ChildProgram::default()
+        };
+        let mut child = program.command().args(["-c", "exec yes > rows"]).spawn().unwrap();
+        program.bound_files(Some(child.id()));
+        let words = program.wrote_too_much(child.wait().unwrap()).unwrap();
+        assert!(words.starts_with("the rows take more than 1"), "{words}");
+    }
+
+    #[test]
+    fn children_know_the_hub_and_no_secret_and_read_no_images_by_path() {
+        let environment = ChildProgram::default().environment_from(|name| Some(format!("our {name}").into()));
+        let get = |name: &str| {
+            let found = environment.iter().find(|(key, _)| *key == *name);
+            found.map(|(_, value)| value.to_string_lossy().into_owned())
+        };
+        for name in ["HF_HUB_OFFLINE", "HF_ENDPOINT"] {
+            assert_eq!(get(name), Some(format!("our {name}")));
+        }
+        assert_eq!((get("HF_TOKEN"), get("MODEL_GARDEN_IMAGES_INSIDE")), (None, Some("1".to_owned())));
+    }
+
+    #[test]
+    fn words_lose_the_folders_of_data_and_models() {
+        let program = ChildProgram {
+            cache: "/var/garden/cache".into(),
+            models: vec!["/srv/models".into(), "relative".into()],
+            ..ChildProgram::default()
+        };
+        let words = "/srv/models/tiny/config.json and /var/garden/blobs/a: relative/b, /etc/passwd";
+        assert_eq!(program.without_folders(words), "tiny/config.json and blobs/a: relative/b, /etc/passwd");
+    }
 }

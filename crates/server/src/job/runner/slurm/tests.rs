@@ -28,7 +28,12 @@ impl Stage {
         let path = folder.path().join(name);
         fs::create_dir(&path).unwrap();
         let slurm = Slurm::new(
-            ChildProgram { program, cache: folder.path().to_owned(), empty: folder.path().to_owned() },
+            ChildProgram {
+                program,
+                cache: folder.path().to_owned(),
+                empty: folder.path().to_owned(),
+                ..ChildProgram::default()
+            },
             Vec::new(),
         )
         .unwrap();

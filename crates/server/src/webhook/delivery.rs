@@ -26,7 +26,6 @@ use std::{
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-const GIVE_UP_SECONDS: i64 = 24 * 60 * 60;
 /// After an endpoint's first failure; each further one doubles it.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60 * 60);
@@ -240,7 +239,7 @@ impl Round {
             } else {
                 line.waiting.push_back(entry);
                 line.rest(self.first_pause);
-                line.give_up(now() - GIVE_UP_SECONDS, &self.queue);
+                line.give_up(&self.queue);
             }
         }
         self.lines.retain(|_, line| !line.waiting.is_empty());
@@ -258,9 +257,10 @@ impl Line {
         self.failures += 1;
     }
 
-    fn give_up(&mut self, before: i64, queue: &Queue) {
+    fn give_up(&mut self, queue: &Queue) {
+        let now = Instant::now();
         self.waiting.retain(|entry| {
-            let keep = entry.queued_at >= before;
+            let keep = entry.given_up > now;
             if !keep {
                 queue.remove(entry);
             }

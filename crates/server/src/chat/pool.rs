@@ -16,8 +16,11 @@ use garden_memory::ByteSize;
 use garden_model::Precision;
 use std::{
     collections::HashMap,
+    ffi::OsString,
+    hash::{DefaultHasher, Hash, Hasher},
     io,
-    path::PathBuf,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -43,12 +46,46 @@ pub(crate) struct HostKey {
     pub base: PathBuf,
     pub adapter: Option<PathBuf>,
     pub precision: Precision,
+    /// The files behind the folders: another model may come to have the same name.
+    weights: u64,
 }
 
 impl HostKey {
+    /// Looks at the model's files. Blocks.
     pub(crate) fn new(place: &ModelPlace, precision: Precision) -> Self {
-        Self { base: place.base.clone(), adapter: place.adapter.clone(), precision }
+        let mut hasher = DefaultHasher::new();
+        std::iter::once(&place.base)
+            .chain(&place.adapter)
+            .for_each(|folder| weights(folder).hash(&mut hasher));
+        Self { base: place.base.clone(), adapter: place.adapter.clone(), precision, weights: hasher.finish() }
     }
+
+    /// Whether it is of a model that lies in this folder or below it.
+    fn is_below(&self, folder: &Path) -> bool {
+        self.base.starts_with(folder)
+            || self.adapter.as_ref().is_some_and(|adapter| adapter.starts_with(folder))
+    }
+
+    /// Whether it has the folders of another key and not its files.
+    fn is_older(&self, other: &Self) -> bool {
+        (&self.base, &self.adapter) == (&other.base, &other.adapter) && self.weights != other.weights
+    }
+}
+
+/// The files of a model in a folder, by what tells one file from another that took its name.
+fn weights(folder: &Path) -> Vec<(OsString, u64, u64, i64, i64)> {
+    let is_weights = |name: &OsString| {
+        let name = name.to_string_lossy();
+        ["config.json", "adapter_config.json"].contains(&&*name) || name.ends_with(".safetensors")
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.file_name()).filter(is_weights).filter_map(|name| {
+        let file = std::fs::metadata(folder.join(&name)).ok()?;
+        Some((name, file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    files
 }
 
 /// How a pool behaves.
@@ -96,6 +133,13 @@ impl Hosts {
         self.serving.retain(|_, other| !Arc::ptr_eq(other, host));
         self.retiring.push(Arc::clone(host));
         host.wake();
+    }
+
+    /// Retires processes whose key is so.
+    fn retire_where(&mut self, is_so: impl Fn(&HostKey) -> bool) -> usize {
+        let found: Vec<_> = self.serving.values().filter(|host| is_so(&host.key)).cloned().collect();
+        found.iter().for_each(|host| self.retire(host));
+        found.len()
     }
 
     /// Retires processes until what they give back comes to so many bytes, the idle ones first and longest idle before
@@ -222,6 +266,7 @@ impl ChatPool {
         });
         let plan = plan.await.map_err(ApiError::internal)?;
         let plan = plan.map_err(|error| ApiError::bad_request(error).param("model"))?;
+        self.hosts().retire_where(|other| other.is_older(&key));
         let reservation = match self.reserve(&plan)? {
             Ok(reservation) => reservation,
             Err(host) => return Ok(Start::After(host)),
@@ -306,6 +351,11 @@ impl ChatPool {
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
         self.hosts().make_room(bytes, true).is_some()
     }
+
+    /// Has the processes of models in this folder or below it end after their last answers: the folder is deleted.
+    pub(crate) fn retire_below(&self, folder: &Path) {
+        self.hosts().retire_where(|key| key.is_below(folder));
+    }
 }
 
 #[cfg(test)]
@@ -326,7 +376,7 @@ mod tests {
     }
 
     fn key(name: &str) -> HostKey {
-        HostKey { base: name.into(), adapter: None, precision: Precision::AsStored }
+        HostKey { base: name.into(), adapter: None, precision: Precision::AsStored, weights: 0 }
     }
 
     /// Puts a process into the pool that does nothing; the other end of its line.
@@ -399,5 +449,40 @@ mod tests {
         assert_eq!(pool.hosts().serving.len(), 2);
         let ending = pool.hosts().make_room(6, false).unwrap();
         assert_eq!(ending.iter().map(|host| host.key.clone()).collect::<Vec<_>>(), [key("idle")]);
+    }
+
+    #[test]
+    fn a_model_that_took_the_name_of_another_has_a_key_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let base = root.path().join("two");
+        let key = |precision| {
+            let name = "merged:two".to_owned();
+            HostKey::new(
+                &ModelPlace { base_name: name.clone(), name, base: base.clone(), adapter: None },
+                precision,
+            )
+        };
+        let write = || {
+            std::fs::create_dir(&base).unwrap();
+            std::fs::write(base.join("model.safetensors"), "same length").unwrap();
+        };
+        write();
+        let (first, smaller) = (key(Precision::AsStored), key(Precision::Bits4));
+        assert_eq!(first, key(Precision::AsStored));
+        std::fs::rename(&base, root.path().join("one")).unwrap();
+        write();
+        let second = key(Precision::AsStored);
+        assert_ne!(first, second);
+        assert!(first.is_older(&second) && smaller.is_older(&second) && !second.is_older(&second));
+    }
+
+    #[tokio::test]
+    async fn processes_of_a_deleted_folder_take_no_more_questions() {
+        let (budget, folder) = (Budget::new(20), tempfile::tempdir().unwrap());
+        let pool = pool(&budget, folder.path());
+        let _lines = [host(&pool, "/jobs/a/output"), host(&pool, "/jobs/ab/output")];
+        pool.retire_below(Path::new("/jobs/a"));
+        assert!(pool.ask_running(&key("/jobs/a/output"), hello()).unwrap().is_err());
+        assert!(pool.ask_running(&key("/jobs/ab/output"), hello()).unwrap().is_ok());
     }
 }

@@ -79,6 +79,12 @@ impl JobRecord {
         let end = &self.id[self.id.len().saturating_sub(8)..];
         format!("ft:{}:{}:{end}", self.base, self.suffix.as_deref().unwrap_or("job"))
     }
+
+    /// Whether a model of this name is the job's result or one of its checkpoints.
+    pub(crate) fn made(&self, model: &str) -> bool {
+        let rest = model.strip_prefix(&self.tuned_model());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(":ckpt-step-"))
+    }
 }
 
 /// Where a job stands.

@@ -60,13 +60,13 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, Ap
     let models = app.models.clone();
     let read = super::blocking(move || {
         let asked = request::read(body::object(&bytes)?)?;
-        let place = models.find(&asked.model)?;
-        Ok((asked, place))
+        let key = HostKey::new(&models.find_ready(&asked.model)?, asked.precision);
+        Ok((asked, key))
     });
-    let (Asked { model, request, precision, stream, include_usage }, place) = read.await?;
+    let (Asked { model, request, stream, include_usage, .. }, key) = read.await?;
     let streaming = stream.then(|| app.streams.open()).transpose()?;
     let logprobs = request.logprobs.is_some();
-    let mut answer = app.chat.ask(HostKey::new(&place, precision), request).await?;
+    let mut answer = app.chat.ask(key, request).await?;
     let first = answer.next().await;
     // The model has read the question.
     drop(on_its_way);

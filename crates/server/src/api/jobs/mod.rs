@@ -13,6 +13,7 @@ use super::{
     error::ApiError,
     extract::{Json, Path, Query},
     list::{List, limit},
+    models::refuse_if_needed,
 };
 use crate::{
     app::App,
@@ -139,7 +140,16 @@ async fn retrieve(State(app): State<App>, Path(id): Path<String>) -> Result<Json
 #[utoipa::path(delete, path = "/v1/fine_tuning/jobs/{id}", tag = "Jobs", params(("id" = String, Path)),
     responses((status = 200, body = Deleted)))]
 async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Deleted>, ApiError> {
+    let folder = folder_of(&app, &id)?;
+    let (models, place) = (app.models.clone(), folder.path().to_owned());
+    super::blocking(move || {
+        let Ok(record) = folder.read_record() else { return Ok(()) };
+        // What it trained whole may be the base of others.
+        refuse_if_needed(&models, |base| record.made(base))
+    })
+    .await?;
     app.jobs.delete(&id).await?;
+    app.chat.retire_below(&place);
     Ok(Json(Deleted { id, object: "fine_tuning.job", deleted: true }))
 }
 

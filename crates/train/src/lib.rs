@@ -76,7 +76,7 @@ pub mod events {
 
 // Settings: options as people give them, and the run that they resolve to.
 pub use config::{
-    Checkpointing, ConfigError, EvalStrategy, FileError, FrontEndOptions, KeyError, Method, NoFrontEnd,
+    Checkpointing, ConfigError, EvalRows, EvalStrategy, FileError, FrontEndOptions, KeyError, Method, NoFrontEnd,
     OnBadRow, OnMemoryLimit, OptionInfo, ReportTo, RunConfig, TrainOptions, ValueKind,
 };
 pub use schedule::Shape as ScheduleShape;

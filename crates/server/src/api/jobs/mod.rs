@@ -3,10 +3,11 @@
 mod create;
 mod curves;
 mod events;
+mod once;
 mod stream;
 mod view;
 
-pub(crate) use create::Creating;
+pub(crate) use once::Creating;
 pub(crate) use view::JobObject;
 
 use super::{

@@ -17,6 +17,7 @@ use super::{
     ending::{self, Next},
     journal::Level,
     keeper::seconds_now,
+    names::Names,
     planner::{JobPlan, PlanFault, Planner},
     record::{JobRecord, JobState, Phase},
     runner::{RunState, Runner},
@@ -105,17 +106,17 @@ struct Outlook {
     models: BTreeSet<String>,
 }
 
-/// Files of a job that is being made: they are not deleted meanwhile.
+/// Files and models of a job that is being made: they are not deleted meanwhile.
 pub(crate) struct Pin {
-    files: Vec<String>,
+    names: Vec<String>,
     pinned: Arc<Mutex<Vec<String>>>,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        for file in &self.files {
-            if let Some(place) = pinned.iter().position(|other| other == file) {
+        for name in &self.names {
+            if let Some(place) = pinned.iter().position(|other| other == name) {
                 pinned.swap_remove(place);
             }
         }
@@ -185,15 +186,16 @@ impl Jobs {
             || self.outlook.read().unwrap_or_else(PoisonError::into_inner).files.contains(id)
     }
 
-    /// Whether a job that is not over starts from this model.
+    /// Whether a job that is not over, or one that is being made, starts from this model.
     pub(crate) fn uses_model(&self, name: &str) -> bool {
-        self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|pinned| pinned == name)
+            || self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
     }
 
-    /// Keeps files from being deleted while a job is made of them.
-    pub(crate) fn pin(&self, files: Vec<String>) -> Pin {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(files.iter().cloned());
-        Pin { files, pinned: self.pinned.clone() }
+    /// Keeps files and models from being deleted while a job is made of them.
+    pub(crate) fn pin(&self, names: Vec<String>) -> Pin {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(names.iter().cloned());
+        Pin { names, pinned: self.pinned.clone() }
     }
 
     async fn ask(
@@ -384,10 +386,11 @@ impl Manager {
 
     fn start_planning(&mut self, id: &str) {
         let Some(job) = self.live.get_mut(id).filter(|job| job.planning.is_none()) else { return };
-        let (planner, settings) = (self.surroundings.planner.clone(), job.folder.settings());
+        let (planner, folder) = (self.surroundings.planner.clone(), job.folder.clone());
         let (room, messages, id) = (self.surroundings.budget.total(), self.messages.clone(), id.to_owned());
         let planning = self.surroundings.runtime.spawn(async move {
-            let plan = planner.plan(&settings, room, PLAN_PATIENCE).await;
+            let names = Names::of_job(&folder);
+            let plan = planner.plan(&folder.settings(), room, PLAN_PATIENCE, &names).await;
             let _ = messages.send(Message::Planned(id, Box::new(plan)));
         });
         job.planning = Some(Planning(planning.abort_handle()));

@@ -11,7 +11,7 @@ use crate::{
         folder::JobFolder,
         journal::Level,
         keeper::seconds_now,
-        planner::{JobPlan, PlanFault},
+        planner::{JobPlan, PlanFault, Refusal, code_of},
         record::{Fault, JobRecord, JobState, Phase, Wanted},
     },
 };
@@ -192,7 +192,10 @@ impl Manager {
                 return self.settle(id);
             }
             Ok(plan) => fault("memory_budget_exceeded", plan.refusal()),
-            Err(error @ PlanFault::Refused(_)) => fault("invalid_training_file", error.to_string()),
+            Err(PlanFault::Refused(Refusal { words, param })) => {
+                let code = code_of(param.as_deref());
+                Fault { param, ..fault(code, words) }
+            }
             Err(error) => fault("planning_failed", error.to_string()),
         };
         self.fail(id, fault);

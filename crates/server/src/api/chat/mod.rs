@@ -63,7 +63,7 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, Ap
         let key = HostKey::new(&models.find_ready(&asked.model)?, asked.precision);
         Ok((asked, key))
     });
-    let (Asked { model, request, stream, include_usage, .. }, key) = read.await?;
+    let (Asked { model, request, stream, include_usage, longest, .. }, key) = read.await?;
     let streaming = stream.then(|| app.streams.open()).transpose()?;
     let logprobs = request.logprobs.is_some();
     let mut answer = app.chat.ask(key, request).await?;
@@ -72,7 +72,9 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, Ap
     drop(on_its_way);
     let first = first.ok_or_else(|| ApiError::internal("the model's process gave no answer"))?;
     if let Reply::Fault(fault) = first {
-        return Err(refusal(fault));
+        let error = refusal(fault);
+        let of_length = error.param.as_deref() == Some("max_tokens");
+        return Err(if of_length { error.param(longest) } else { error });
     }
     let heading = Heading {
         id: Kind::Completion.fresh(),

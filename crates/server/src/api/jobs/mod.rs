@@ -71,8 +71,49 @@ struct ListQuery {
     /// From 1 to 1000; 20 without it.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
-    /// Jobs in this state: `queued`, `paused`, `running` ...
-    state: Option<String>,
+    /// Jobs in this state.
+    #[param(inline)]
+    state: Option<ListState>,
+    /// `null` for jobs without metadata.
+    #[param(inline, nullable = false)]
+    metadata: Option<NoMetadata>,
+}
+
+/// The states of jobs, as `garden.state` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ListState {
+    #[serde(alias = "validating_files")]
+    Validating,
+    Queued,
+    Paused,
+    Running,
+    Stopping,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl ListState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Validating => "validating",
+            Self::Queued => "queued",
+            Self::Paused => "paused",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What a list is asked for that leaves out jobs with metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum NoMetadata {
+    Null,
 }
 
 /// Lists jobs, the newest first.
@@ -90,7 +131,8 @@ async fn list(
             after: query.after,
             limit: limit(query.limit, 20, 1000)?,
             metadata: metadata_filter(raw.as_deref().unwrap_or_default())?,
-            state: query.state,
+            without_metadata: query.metadata.is_some(),
+            state: query.state.map(|state| state.word().to_owned()),
         })
         .await?;
     let has_more = page.has_more;

@@ -2,8 +2,8 @@
 
 use super::{
     error::ApiError,
-    extract::{Json, Path, Query},
-    list::{List, limit},
+    extract::{Json, Path},
+    list::{List, Narrowed, limit},
     multipart::{Field, Form},
 };
 use crate::{
@@ -213,7 +213,7 @@ enum ListOrder {
 )]
 async fn list(
     State(app): State<App>,
-    Query(query): Query<ListQuery>,
+    Narrowed(query): Narrowed<ListQuery>,
 ) -> Result<Json<List<FileObject>>, ApiError> {
     let query = FileQuery {
         after: query.after,

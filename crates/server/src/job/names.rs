@@ -12,9 +12,16 @@ use std::path::Path;
 pub(crate) struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Names of paths. What is no whole path, such as a hub id, is its own name.
-    pub(crate) fn new<'a>(pairs: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Self {
-        let pairs = pairs.into_iter().filter(|(path, _)| path.is_absolute());
+    /// Names of models' folders and of files, which are alone in theirs. What is no whole path, such as a hub id, is its
+    /// own name.
+    pub(crate) fn new<'a>(
+        models: impl IntoIterator<Item = (&'a Path, &'a str)>,
+        files: impl IntoIterator<Item = (&'a Path, &'a str)>,
+    ) -> Self {
+        let folder = |(path, name): (&'a Path, &'a str)| Some((path.parent()?, name));
+        let files: Vec<_> = files.into_iter().collect();
+        let folders = files.clone().into_iter().filter_map(folder);
+        let pairs = models.into_iter().chain(files).chain(folders).filter(|(path, _)| path.is_absolute());
         let mut pairs: Vec<_> =
             pairs.map(|(path, name)| (path.to_string_lossy().into_owned(), name.to_owned())).collect();
         pairs.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
@@ -28,12 +35,12 @@ impl Names {
             settings.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let Ok(record) = folder.read_record() else { return Self::default() };
         let path = |key: &str| Path::new(settings[key].as_str().unwrap_or_default());
-        let names = Self::new([
-            (path("base-model"), record.base.as_str()),
-            (path("adapter"), record.model.as_str()),
+        let models = [(path("base-model"), record.base.as_str()), (path("adapter"), record.model.as_str())];
+        let files = [
             (path("dataset"), record.training_file.as_str()),
             (path("eval-dataset"), record.validation_file.as_deref().unwrap_or_default()),
-        ]);
+        ];
+        let names = Self::new(models, files);
         names.below(folder.path().ancestors().nth(2).unwrap_or(folder.path()))
     }
 
@@ -59,14 +66,13 @@ mod tests {
 
     #[test]
     fn paths_become_names_and_folders_go() {
-        let blob = Path::new("/data/blobs/aa/rows.jsonl");
-        let names = Names::new([
-            (Path::new("/data/blobs/aa"), "short"),
-            (blob, "mine.jsonl"),
-            (Path::new("a/b"), "c"),
-        ]);
+        let names = Names::new(
+            [(Path::new("/models/tiny"), "tiny"), (Path::new("a/b"), "c")],
+            [(Path::new("/data/blobs/aa/rows.jsonl"), "mine.jsonl")],
+        );
         let names = names.below(Path::new("/data"));
         assert_eq!(names.clean("/data/blobs/aa/rows.jsonl, row 3: bad"), "mine.jsonl, row 3: bad");
+        assert_eq!(names.clean("/data/blobs/aa: no split; /models/tiny/x"), "mine.jsonl: no split; tiny/x");
         assert_eq!(names.clean("/data/cache/x and a/b"), "cache/x and a/b");
     }
 }

@@ -84,7 +84,10 @@ fn once<T>(setting: &mut Option<T>, value: T, name: &str) -> Result<(), ApiError
 
 /// Checks that a run can be made of these options.
 pub(crate) fn resolve(options: TrainOptions) -> Result<RunConfig, ApiError> {
-    RunConfig::resolve(options).map_err(|error| ApiError::bad_request(&error).param(blame::of_config(&error)))
+    RunConfig::resolve(options).map_err(|error| {
+        let words = blame::with_keys(&error.to_string());
+        ApiError::bad_request(words).param(blame::of_config(&error))
+    })
 }
 
 fn of_key(error: &KeyError) -> ApiError {

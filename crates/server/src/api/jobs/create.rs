@@ -112,13 +112,13 @@ async fn prepared(
         Some(id) => Some(rows_of(app, id, "validation_file").await?),
         None => None,
     };
-    let pairs = [
+    let models = [
         (model.base.as_path(), model.base_name.as_str()),
         (model.adapter.as_deref().unwrap_or(FsPath::new("")), model.name.as_str()),
-        (FsPath::new(&training), name.as_str()),
     ];
     let of_validation = validation.iter().map(|(path, name)| (FsPath::new(path), name.as_str()));
-    let names = Names::new(pairs.into_iter().chain(of_validation)).below(app.data.root());
+    let files = std::iter::once((FsPath::new(&training), name.as_str())).chain(of_validation);
+    let names = Names::new(models, files).below(app.data.root());
     let files = JobFiles { training, validation: validation.map(|(path, _)| PathBuf::from(path)) };
     let options = request.options(model, &files, &output, app.budget.total())?;
     let clean = |error: ApiError| ApiError { message: names.clean(&error.message), ..error };

@@ -12,8 +12,8 @@ pub(crate) use view::JobObject;
 
 use super::{
     error::ApiError,
-    extract::{Json, Path, Query},
-    list::{List, limit},
+    extract::{Json, Path},
+    list::{List, Narrowed, limit},
     models::refuse_if_needed,
 };
 use crate::{
@@ -122,7 +122,7 @@ enum NoMetadata {
     responses((status = 200, body = List<JobObject>)))]
 async fn list(
     State(app): State<App>,
-    Query(query): Query<ListQuery>,
+    Narrowed(query): Narrowed<ListQuery>,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<List<JobObject>>, ApiError> {
     let page = app

@@ -41,6 +41,8 @@ const LAST_WORDS: usize = 600;
 
 /// A process, and the questions that it has.
 pub(super) struct Host {
+    /// What the model was first asked by.
+    pub name: String,
     pub key: HostKey,
     pub plan: HostPlan,
     /// Bytes that come back when it is gone.
@@ -61,6 +63,7 @@ struct Questions {
 
 /// What a new process is started with.
 pub(super) struct Start<'a> {
+    pub name: String,
     pub key: HostKey,
     pub plan: HostPlan,
     pub program: &'a ChildProgram,
@@ -79,7 +82,7 @@ pub(super) struct Started {
 
 /// Starts a process and waits until it connects.
 pub(super) async fn start(start: Start<'_>) -> io::Result<(Host, Started)> {
-    let Start { key, plan, program, log, reservation } = start;
+    let Start { name, key, plan, program, log, reservation } = start;
     // Not in the data folder: a socket's path is short.
     let folder = tempfile::Builder::new().prefix("garden-host-").tempdir()?;
     let socket = folder.path().join("line");
@@ -93,10 +96,11 @@ pub(super) async fn start(start: Start<'_>) -> io::Result<(Host, Started)> {
             return Err(io::Error::other("it did not connect"));
         }
     };
-    Ok(connected(key, plan, child, line, log, reservation))
+    Ok(connected(name, key, plan, child, line, log, reservation))
 }
 
 fn connected(
+    name: String,
     key: HostKey,
     plan: HostPlan,
     child: Child,
@@ -107,6 +111,7 @@ fn connected(
     let (to, writes) = mpsc::unbounded_channel();
     let questions = Questions { open: HashMap::new(), next: 0, used: Instant::now() };
     let host = Host {
+        name,
         key,
         plan,
         reserved: reservation.bytes(),
@@ -296,9 +301,15 @@ async fn watch_idle(host: &Host, retire: impl Fn() -> bool) {
 
 /// A process that connects and then does nothing, not even end, and the other end of its line.
 #[cfg(test)]
-pub(super) fn hung(key: HostKey, plan: HostPlan, reservation: Reservation) -> (Host, Started, UnixStream) {
+pub(super) fn hung(
+    name: &str,
+    key: HostKey,
+    plan: HostPlan,
+    reservation: Reservation,
+) -> (Host, Started, UnixStream) {
     let child = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
     let (line, other) = UnixStream::pair().unwrap();
-    let (host, started) = connected(key, plan, child, line, PathBuf::from("/dev/null"), reservation);
+    let (host, started) =
+        connected(name.to_owned(), key, plan, child, line, PathBuf::from("/dev/null"), reservation);
     (host, started, other)
 }

@@ -7,4 +7,4 @@
 mod host;
 mod pool;
 
-pub(crate) use pool::{Answer, ChatPool, HostKey, PoolSettings};
+pub(crate) use pool::{Answer, ChatPool, HostKey, Loaded, PoolSettings};

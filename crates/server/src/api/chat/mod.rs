@@ -66,7 +66,7 @@ async fn create(State(app): State<App>, request: Request) -> Result<Response, Ap
     let (Asked { model, request, stream, include_usage, longest, .. }, key) = read.await?;
     let streaming = stream.then(|| app.streams.open()).transpose()?;
     let logprobs = request.logprobs.is_some();
-    let mut answer = app.chat.ask(key, request).await?;
+    let mut answer = app.chat.ask(&model, key, request).await?;
     let first = answer.next().await;
     // The model has read the question.
     drop(on_its_way);

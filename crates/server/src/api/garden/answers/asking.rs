@@ -108,7 +108,7 @@ async fn answer(app: &App, model: &str, messages: Vec<garden_chat::Message>) -> 
     let key = move || Ok(HostKey::new(&models.find_ready(&name)?, Precision::AsStored));
     let key = crate::api::blocking(key).await?;
     let request = ChatRequest { max_tokens: Some(LONGEST), ..ChatRequest::new(messages) };
-    let mut answer = app.chat.ask(key, request).await?;
+    let mut answer = app.chat.ask(model, key, request).await?;
     let mut text = String::new();
     while let Some(reply) = answer.next().await {
         match reply {

@@ -14,6 +14,7 @@ pub(crate) mod planner;
 pub(crate) mod progress;
 pub(crate) mod record;
 pub(crate) mod request;
+pub(crate) mod results;
 pub(crate) mod runner;
 pub(crate) mod settings;
 pub(crate) mod words;

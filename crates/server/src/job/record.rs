@@ -168,6 +168,9 @@ pub(crate) struct JobState {
     pub fault: Option<Fault>,
     /// The checkpoint that is the result of a job that was stopped.
     pub result_step: Option<u64>,
+    /// The files with its numbers.
+    #[serde(default)]
+    pub result_files: Vec<String>,
     pub trained_tokens: Option<u64>,
     /// Why it waits, where that is not for its turn.
     pub waiting_for: Option<String>,
@@ -197,6 +200,7 @@ impl JobState {
             finished_at: None,
             fault: None,
             result_step: None,
+            result_files: Vec::new(),
             trained_tokens: None,
             waiting_for: None,
             last_end: None,

@@ -179,20 +179,25 @@ async fn retrieve(State(app): State<App>, Path(id): Path<String>) -> Result<Json
     find(&app, &id).await.map(Json)
 }
 
-/// Deletes a job that is over, with its checkpoints, its log and its tuned model.
+/// Deletes a job that is over, with its checkpoints, its log, its results and its tuned model.
 #[utoipa::path(delete, path = "/v1/fine_tuning/jobs/{id}", tag = "Jobs", params(("id" = String, Path)),
     responses((status = 200, body = Deleted)))]
 async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Deleted>, ApiError> {
     let folder = folder_of(&app, &id)?;
     let (models, place) = (app.models.clone(), folder.path().to_owned());
-    super::blocking(move || {
-        let Ok(record) = folder.read_record() else { return Ok(()) };
-        // What it trained whole may be the base of others.
-        refuse_if_needed(&models, |base| record.made(base))
-    })
-    .await?;
+    let results = super::blocking(move || {
+        if let Ok(record) = folder.read_record() {
+            // What it trained whole may be the base of others.
+            refuse_if_needed(&models, |base| record.made(base))?;
+        }
+        Ok(folder.read_state().map(|state| state.result_files).unwrap_or_default())
+    });
+    let results = results.await?;
     app.jobs.delete(&id).await?;
     app.chat.retire_below(&place);
+    let files = app.files.clone();
+    // The client may have deleted them before.
+    super::blocking(move || Ok(results.iter().for_each(|file| drop(files.delete(file))))).await?;
     Ok(Json(Deleted { id, object: "fine_tuning.job", deleted: true }))
 }
 

@@ -204,7 +204,7 @@ impl JobObject {
                 kind: "supervised",
                 supervised: SupervisedMethod { hyperparameters: record.hyperparameters.clone() },
             },
-            result_files: Vec::new(),
+            result_files: state.result_files.clone(),
             trained_tokens: state
                 .phase
                 .is_final()

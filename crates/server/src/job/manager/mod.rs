@@ -20,6 +20,7 @@ use super::{
     names::Names,
     planner::{JobPlan, PlanFault, Planner},
     record::{JobRecord, JobState, Phase},
+    results,
     runner::{RunState, Runner},
 };
 use crate::{
@@ -53,6 +54,9 @@ const PLAN_PATIENCE: Duration = Duration::from_secs(6 * 3600);
 /// Is told that a job is over.
 pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) + Send>;
 
+/// Keeps the numbers of a job as a file, and gives the file's id. The same job has the same file however often.
+pub(crate) type KeepResults = Box<dyn Fn(&JobRecord, String) -> io::Result<String> + Send>;
+
 /// What the manager needs of the rest of the server.
 pub(crate) struct Surroundings {
     pub data: DataDir,
@@ -63,6 +67,7 @@ pub(crate) struct Surroundings {
     pub max_jobs: usize,
     /// Called when a job is over.
     pub on_end: OnEnd,
+    pub keep_results: KeepResults,
     /// Asks models to give back so many bytes; whether they will.
     pub make_room: Box<dyn Fn(u64) -> bool + Send>,
     pub runtime: tokio::runtime::Handle,
@@ -315,7 +320,16 @@ impl Manager {
         let next = ending::next(&job.record, &job.state, &job.progress, end.as_ref(), limit);
         let step = job.progress.step;
         let checkpoint = job.folder.checkpoints().last().copied();
+        let results = match next {
+            Next::Succeeded | Next::Cancelled { kept: true } => {
+                let table = results::table(&job.folder);
+                // A full disk costs the table, not the job.
+                table.and_then(|table| (self.surroundings.keep_results)(&job.record, table)).ok()
+            }
+            _ => None,
+        };
         let changed = job.change(|state| {
+            state.result_files = results.into_iter().collect();
             state.energy_joules = add(state.energy_joules, end.as_ref().and_then(|end| end.energy_joules));
             state.last_end = end;
             (state.handle, state.wanted, state.told) = (None, None, false);

@@ -241,7 +241,8 @@ fn too_many_questions_are_told_to_come_back() {
     let server = Server::new(&garden, &[]);
     // Long answers, so that none is over before all were asked.
     let long = json!({
-        "model": "model", "max_tokens": 3000, "temperature": 2, "messages": [{"role": "user", "content": "Hello"}],
+        "model": "model", "max_tokens": 3000, "temperature": 2,
+        "messages": [{"role": "user", "content": "Hello"}],
         "response_format": {"type": "json_object"},
     });
     let asked: Vec<TcpStream> = (0..60).map(|_| server.send(&long)).collect();

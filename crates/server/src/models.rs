@@ -1,8 +1,8 @@
 //! The models of a server by their names: base models, tuned ones, their checkpoints, and merged ones.
 //!
 //! Takes the name that a client gives and finds the folders behind it. A name is never a path: a base model is found
-//! below the folders of models, one or two names deep, a tuned one by its job, and one of the hub in the cache of the
-//! children that download it.
+//! below the folders of models, one or two names deep, a tuned one by its job, and one of the hub in the
+//! cache of the children that download it.
 
 use crate::{
     api::error::ApiError,
@@ -104,7 +104,8 @@ impl Catalogue {
         Ok(place)
     }
 
-    /// The model to ask or to merge: all of its folders are there. One of the hub is, once a job has downloaded it.
+    /// The model to ask or to merge: all of its folders are there. One of the hub is, once a job has
+    /// downloaded it.
     pub(crate) fn find_ready(&self, name: &str) -> Result<ModelPlace, ApiError> {
         let place = self.find(name).or_else(|error| {
             let folder = is_hub_id(name).then(|| self.hub_folder(name)).filter(|folder| is_model(folder));
@@ -411,7 +412,8 @@ mod tests {
         fs::write(folder.path().join("job.json"), serde_json::to_string(&record).unwrap()).unwrap();
         if all {
             for folder in [folder.output(), folder.checkpoint(7)] {
-                fs::rename(folder.join("adapter_config.json"), folder.join("config.json")).unwrap();
+                let names = ["adapter_config.json", "config.json"].map(|name| folder.join(name));
+                garden_files::rename(&names[0], &names[1]).unwrap();
             }
         }
         record

@@ -94,7 +94,8 @@ impl ApiError {
         }
     }
 
-    /// A wrong value, in serde's words: `limit: invalid digit`, ``missing field `name` ``. The field in them is named.
+    /// A wrong value, in serde's words: `limit: invalid digit`, ``missing field `name` ``. The field in them
+    /// is named.
     pub(crate) fn of_field(words: &str) -> Self {
         let is_field = |text: &&str| {
             text.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -166,8 +166,8 @@ async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<D
     Ok(Json(Deleted { id, object: "model", deleted: true }))
 }
 
-/// Refuses to delete a model that tuned models are based on: without it they could not be asked, and with another one of
-/// its name they would answer wrongly.
+/// Refuses to delete a model that tuned models are based on: without it they could not be asked, and with
+/// another one of its name they would answer wrongly.
 pub(crate) fn refuse_if_needed(models: &Catalogue, is_base: impl Fn(&str) -> bool) -> Result<(), ApiError> {
     let jobs = models.jobs_on(is_base);
     if jobs.is_empty() {

@@ -3,7 +3,7 @@
 //! Takes questions by number and gives their replies to whoever waits for them. One task reads what the process
 //! says, another writes to it; when the process ends, for whatever reason, every question that is left is told why.
 
-use super::pool::HostKey;
+use super::key::HostKey;
 use crate::{budget::Reservation, job::runner::ChildProgram};
 use garden_chat::{
     ChatRequest, Fault, HostPlan, Reply,

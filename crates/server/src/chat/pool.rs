@@ -4,12 +4,14 @@
 //! jobs; where there is no room, processes that are idle make it, and without them the question is refused until
 //! later. For a job also those make room that answer: they take no more questions and end after the last.
 
-use super::host::{self, Host};
+use super::{
+    host::{self, Host},
+    key::HostKey,
+};
 use crate::{
     api::error::ApiError,
     budget::{Budget, Reservation},
     job::runner::ChildProgram,
-    models::ModelPlace,
 };
 use garden_chat::{ChatRequest, HostPlan, Reply};
 use garden_memory::ByteSize;
@@ -17,10 +19,7 @@ use garden_model::Precision;
 use serde::Serialize;
 use std::{
     collections::HashMap,
-    ffi::OsString,
-    hash::{DefaultHasher, Hash, Hasher},
     io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -41,54 +40,6 @@ const SOON: u64 = 5;
 const WAITING: usize = 32;
 /// How often a question waits for room that another may take.
 const TRIES: usize = 4;
-
-/// What a process answers with.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct HostKey {
-    pub base: PathBuf,
-    pub adapter: Option<PathBuf>,
-    pub precision: Precision,
-    /// The files behind the folders: another model may come to have the same name.
-    weights: u64,
-}
-
-impl HostKey {
-    /// Looks at the model's files. Blocks.
-    pub(crate) fn new(place: &ModelPlace, precision: Precision) -> Self {
-        let mut hasher = DefaultHasher::new();
-        std::iter::once(&place.base)
-            .chain(&place.adapter)
-            .for_each(|folder| weights(folder).hash(&mut hasher));
-        Self { base: place.base.clone(), adapter: place.adapter.clone(), precision, weights: hasher.finish() }
-    }
-
-    /// Whether it is of a model that lies in this folder or below it.
-    fn is_below(&self, folder: &Path) -> bool {
-        self.base.starts_with(folder)
-            || self.adapter.as_ref().is_some_and(|adapter| adapter.starts_with(folder))
-    }
-
-    /// Whether it has the folders of another key and not its files.
-    fn is_older(&self, other: &Self) -> bool {
-        (&self.base, &self.adapter) == (&other.base, &other.adapter) && self.weights != other.weights
-    }
-}
-
-/// The files of a model in a folder, by what tells one file from another that took its name.
-fn weights(folder: &Path) -> Vec<(OsString, u64, u64, i64, i64)> {
-    let is_weights = |name: &OsString| {
-        let name = name.to_string_lossy();
-        ["config.json", "adapter_config.json"].contains(&&*name) || name.ends_with(".safetensors")
-    };
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let files = entries.map(|entry| entry.file_name()).filter(is_weights).filter_map(|name| {
-        let file = std::fs::metadata(folder.join(&name)).ok()?;
-        Some((name, file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
-    });
-    let mut files: Vec<_> = files.collect();
-    files.sort();
-    files
-}
 
 /// A model that is loaded.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -227,7 +178,8 @@ impl ChatPool {
         Ok(Self(Arc::new(Inner { program, logs, budget, settings, hosts, starting, waiting, started })))
     }
 
-    /// Asks a model; its process is started if there is none, and called by the name that it was first asked by.
+    /// Asks a model; its process is started if there is none, and called by the name that it was first asked
+    /// by.
     pub(crate) async fn ask(
         &self,
         name: &str,
@@ -418,7 +370,8 @@ impl ChatPool {
         self.hosts().make_room(bytes, true).is_some()
     }
 
-    /// Has the processes of models in this folder or below it end after their last answers: the folder is deleted.
+    /// Has the processes of models in this folder or below it end after their last answers: the folder is
+    /// deleted.
     pub(crate) fn retire_below(&self, folder: &Path) {
         self.hosts().retire_where(|host| host.key.is_below(folder));
     }
@@ -427,6 +380,7 @@ impl ChatPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::ModelPlace;
     use garden_chat::{HostSettings, Message, MessagePart, Speaker};
     use tokio::time;
 
@@ -442,7 +396,9 @@ mod tests {
     }
 
     fn key(name: &str) -> HostKey {
-        HostKey { base: name.into(), adapter: None, precision: Precision::AsStored, weights: 0 }
+        let (base, name) = (name.into(), name.to_owned());
+        let place = ModelPlace { base_name: name.clone(), name, base, adapter: None };
+        HostKey::new(&place, Precision::AsStored)
     }
 
     /// Puts a process into the pool that does nothing; the other end of its line.
@@ -515,31 +471,6 @@ mod tests {
         assert_eq!(pool.hosts().serving.len(), 2);
         let ending = pool.hosts().make_room(6, false).unwrap();
         assert_eq!(ending.iter().map(|host| host.key.clone()).collect::<Vec<_>>(), [key("idle")]);
-    }
-
-    #[test]
-    fn a_model_that_took_the_name_of_another_has_a_key_of_its_own() {
-        let root = tempfile::tempdir().unwrap();
-        let base = root.path().join("two");
-        let key = |precision| {
-            let name = "merged:two".to_owned();
-            HostKey::new(
-                &ModelPlace { base_name: name.clone(), name, base: base.clone(), adapter: None },
-                precision,
-            )
-        };
-        let write = || {
-            std::fs::create_dir(&base).unwrap();
-            std::fs::write(base.join("model.safetensors"), "same length").unwrap();
-        };
-        write();
-        let (first, smaller) = (key(Precision::AsStored), key(Precision::Bits4));
-        assert_eq!(first, key(Precision::AsStored));
-        std::fs::rename(&base, root.path().join("one")).unwrap();
-        write();
-        let second = key(Precision::AsStored);
-        assert_ne!(first, second);
-        assert!(first.is_older(&second) && smaller.is_older(&second) && !second.is_older(&second));
     }
 
     #[tokio::test]

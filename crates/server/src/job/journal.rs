@@ -287,7 +287,8 @@ mod tests {
         fs::create_dir_all(folder.path()).unwrap();
         let auto = serde_json::json!("auto");
         let record = serde_json::json!({
-            "id": "ftjob-a", "number": 1, "created_at": 1, "model": "tiny", "base": "tiny", "training_file": "file-a",
+            "id": "ftjob-a", "number": 1, "created_at": 1,
+            "model": "tiny", "base": "tiny", "training_file": "file-a",
             "hyperparameters": {"batch_size": auto, "learning_rate_multiplier": auto, "n_epochs": auto},
             "seed": 1, "metadata": {}, "settings": {}, "max_restarts": 0,
         });

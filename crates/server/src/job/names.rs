@@ -1,7 +1,7 @@
 //! What clients call the files and folders of the server.
 //!
-//! Takes words that a child said about the paths that it was given, and gives them with the names that a client knows:
-//! of its file, of the model. Where the server keeps its data is nobody's business.
+//! Takes words that a child said about the paths that it was given, and gives them with the names that a
+//! client knows: of its file, of the model. Where the server keeps its data is nobody's business.
 
 use super::folder::JobFolder;
 use serde_json::Value;
@@ -12,8 +12,8 @@ use std::path::Path;
 pub(crate) struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Names of models' folders and of files, which are alone in theirs. What is no whole path, such as a hub id, is its
-    /// own name.
+    /// Names of models' folders and of files, which are alone in theirs. What is no whole path, such as a hub
+    /// id, is its own name.
     pub(crate) fn new<'a>(
         models: impl IntoIterator<Item = (&'a Path, &'a str)>,
         files: impl IntoIterator<Item = (&'a Path, &'a str)>,

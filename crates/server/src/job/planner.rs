@@ -217,8 +217,8 @@ impl Planner {
         Self { program, places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// The plan of a configuration file, waited for no longer than `patience`, its turn included. What it refuses, it
-    /// calls by these names.
+    /// The plan of a configuration file, waited for no longer than `patience`, its turn included. What it
+    /// refuses, it calls by these names.
     pub(crate) async fn plan(
         &self,
         settings: &Path,

@@ -52,8 +52,9 @@ mod tests {
         let folder = JobFolder::at(root.path());
         let step = |step: u64, loss: f64| {
             format!(
-                r#"{{"version":1,"time":{step},"event":"step","step":{step},"max_steps":9,"epoch":0.5,"loss":{loss},"grad_norm":1.0,
-                "learning_rate":0.1,"rows":1,"tokens":1,"label_tokens":1,"images":0,"seconds":1.0,"data_seconds":0.0}}"#
+                r#"{{"version":1,"time":{step},"event":"step","step":{step},"max_steps":9,"epoch":0.5,
+                "loss":{loss},"grad_norm":1.0,"learning_rate":0.1,"rows":1,"tokens":1,"label_tokens":1,
+                "images":0,"seconds":1.0,"data_seconds":0.0}}"#
             )
             .replace('\n', "")
         };

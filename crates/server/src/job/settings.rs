@@ -1,8 +1,8 @@
 //! From what a client asks for to the settings of a run.
 //!
 //! Takes a request, with OpenAI's hyperparameters and the trainer's own settings beside them, and gives
-//! [`TrainOptions`] that name the server's folders. A setting that is unknown or given twice is refused by its name;
-//! nothing is dropped.
+//! [`TrainOptions`] that name the server's folders. A setting that is unknown or given twice is refused by
+//! its name; nothing is dropped.
 
 use super::{
     blame,

@@ -51,8 +51,8 @@ const MIGRATIONS: &[&str] = &[
         time INTEGER NOT NULL
     ) WITHOUT ROWID;
 ",
-    // Places in the lists of what was deleted, the last ten thousand of them: a client that deletes what it lists, page
-    // by page, asks for what comes after something that is gone.
+    // Places in the lists of what was deleted, the last ten thousand of them: a client that deletes what it
+    // lists, page by page, asks for what comes after something that is gone.
     "
     CREATE TABLE gone (
         number INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -145,7 +145,8 @@ impl Store {
 /// The place in a list of what a page begins after, also where it was deleted not long ago.
 fn place(connection: &Connection, list: &'static str, id: &str) -> Result<i64, StoreError> {
     let sql = format!(
-        "SELECT seq FROM {list} WHERE id = ?1 UNION ALL SELECT seq FROM gone WHERE id = ?1 AND list = '{list}'"
+        "SELECT seq FROM {list} WHERE id = ?1
+         UNION ALL SELECT seq FROM gone WHERE id = ?1 AND list = '{list}'"
     );
     let seq = connection.prepare_cached(&sql)?.query_row([id], |row| row.get(0)).optional()?;
     seq.ok_or_else(|| StoreError::NoCursor(id.to_owned()))

@@ -196,8 +196,12 @@ async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<D
     app.jobs.delete(&id).await?;
     app.chat.retire_below(&place);
     let files = app.files.clone();
-    // The client may have deleted them before.
-    super::blocking(move || Ok(results.iter().for_each(|file| drop(files.delete(file))))).await?;
+    super::blocking(move || {
+        // The client may have deleted them before.
+        results.iter().for_each(|file| drop(files.delete(file)));
+        Ok(())
+    })
+    .await?;
     Ok(Json(Deleted { id, object: "fine_tuning.job", deleted: true }))
 }
 

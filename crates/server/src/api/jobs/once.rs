@@ -1,8 +1,9 @@
 //! A request that makes a job makes one, however often it is sent.
 //!
-//! Takes what a request asks for and the work that makes its job, and does that work or gives the job that is there
-//! already. A repetition is known by its `Idempotency-Key`, by being equal to a request that is being answered, or by
-//! the count with which OpenAI's SDK marks what it sends again. The work goes on though the client leaves.
+//! Takes what a request asks for and the work that makes its job, and does that work or gives the job that is
+//! there already. A repetition is known by its `Idempotency-Key`, by being equal to a request that is being
+//! answered, or by the count with which OpenAI's SDK marks what it sends again. The work goes on though the
+//! client leaves.
 
 use crate::{api::error::ApiError, app::App, files::hex, store::Claim};
 use axum::http::HeaderMap;
@@ -17,7 +18,8 @@ use tokio::sync::watch;
 
 /// How long a request that is sent twice waits for the first one's job.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the answer to a request is given again to a client that sends it once more: longer than the SDK waits.
+/// How long the answer to a request is given again to a client that sends it once more: longer than the SDK
+/// waits.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 /// Answers that are remembered.
 const MOST_REMEMBERED: usize = 1000;

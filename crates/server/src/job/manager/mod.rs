@@ -54,7 +54,8 @@ const PLAN_PATIENCE: Duration = Duration::from_secs(6 * 3600);
 /// Is told that a job is over.
 pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) + Send>;
 
-/// Keeps the numbers of a job as a file, and gives the file's id. The same job has the same file however often.
+/// Keeps the numbers of a job as a file, and gives the file's id. The same job has the same file however
+/// often.
 pub(crate) type KeepResults = Box<dyn Fn(&JobRecord, String) -> io::Result<String> + Send>;
 
 /// What the manager needs of the rest of the server.

@@ -1,4 +1,5 @@
-//! The form of a request for a job, for the OpenAPI document. Requests are read field by field, to name what is wrong.
+//! The form of a request for a job, for the OpenAPI document. Requests are read field by field, to name what
+//! is wrong.
 
 #![allow(dead_code, reason = "only the document's form of it")]
 
@@ -35,7 +36,8 @@ pub(crate) struct CreateJobForm {
     /// Jobs with a higher priority go first.
     #[schema(minimum = -1000, maximum = 1000)]
     priority: Option<i64>,
-    /// How often the job is started again from its checkpoint after it was killed or stopped at its memory limit.
+    /// How often the job is started again from its checkpoint after it was killed or stopped at its memory
+    /// limit.
     #[schema(maximum = 100)]
     max_restarts: Option<u32>,
     /// The trainer's settings, in snake case: `learning_rate`, `lora_r`, `eval_split` ...

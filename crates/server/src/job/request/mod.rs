@@ -1,8 +1,9 @@
 //! What a client asks of a new job, read field by field.
 //!
-//! Takes the JSON object of a request and gives a [`CreateJob`]. A field whose value is of the wrong kind or out of its
-//! bounds is refused by its name, with what it must be. What is no field of OpenAI's is a setting of the trainer, and
-//! read in [`settings`](super::settings). A field that is null counts as absent, as in the SDK.
+//! Takes the JSON object of a request and gives a [`CreateJob`]. A field whose value is of the wrong kind or
+//! out of its bounds is refused by its name, with what it must be. What is no field of OpenAI's is a setting
+//! of the trainer, and read in [`settings`](super::settings). A field that is null counts as absent, as in
+//! the SDK.
 
 mod form;
 mod hyperparameters;
@@ -70,8 +71,8 @@ impl CreateJob {
         Ok(request)
     }
 
-    /// The request that made a job, with changes. A hyperparameter replaces the setting of the same meaning, and a
-    /// setting the hyperparameter.
+    /// The request that made a job, with changes. A hyperparameter replaces the setting of the same meaning,
+    /// and a setting the hyperparameter.
     pub(crate) fn again(old: &JobRecord, changes: &Map<String, Value>) -> Result<Self, ApiError> {
         let mut request = Self {
             model: old.model.clone(),
@@ -203,7 +204,8 @@ mod tests {
 
     #[test]
     fn hyperparameters_of_both_places_are_joined() {
-        let body = json!({"hyperparameters": {"n_epochs": 5, "batch_size": 2}, "method": method(json!({"batch_size": 2.0}))});
+        let newer = method(json!({"batch_size": 2.0}));
+        let body = json!({"hyperparameters": {"n_epochs": 5, "batch_size": 2}, "method": newer});
         let asked = read(body).unwrap().hyperparameters.complete();
         assert_eq!((asked.n_epochs, asked.batch_size), (OrAuto::Number(5), OrAuto::Number(2)));
         assert_eq!(asked.learning_rate_multiplier, OrAuto::AUTO);
@@ -267,9 +269,11 @@ mod tests {
     #[test]
     fn a_rerun_replaces_what_it_names_and_keeps_the_rest() {
         let made = json!({
-            "id": "ftjob-a", "number": 1, "created_at": 1, "model": "tiny", "base": "tiny", "training_file": "file-a",
+            "id": "ftjob-a", "number": 1, "created_at": 1,
+            "model": "tiny", "base": "tiny", "training_file": "file-a",
             "hyperparameters": {"batch_size": 4, "learning_rate_multiplier": "auto", "n_epochs": "auto"},
-            "seed": 7, "metadata": {"a": "b"}, "settings": {"method": "full", "epochs": 2.0}, "max_restarts": 1,
+            "seed": 7, "metadata": {"a": "b"}, "max_restarts": 1,
+            "settings": {"method": "full", "epochs": 2.0},
         });
         let old: JobRecord = serde_json::from_value(made).unwrap();
         let again = |changes: Value| CreateJob::again(&old, changes.as_object().unwrap());

@@ -319,13 +319,13 @@ class TestChat:
         value = json.loads(answer.choices[0].message.content)
         assert value["colour"] in ("red", "green", "blue") and isinstance(value["round"], bool)
 
-    def test_an_answer_is_an_object_where_that_is_asked_for(self, client, tuned):
-        answer = self.ask(client, **{**self.RANDOM, "max_completion_tokens": 400, "temperature": 0.3}, response_format={"type": "json_object"})
-        if answer.choices[0].finish_reason == "length":
-            # Random weights may never come to an end; that the answer can still become an object is all there is to see.
-            assert answer.choices[0].message.content.lstrip().startswith("{")
-        else:
-            assert isinstance(json.loads(answer.choices[0].message.content), dict)
+    def test_an_answer_is_an_object_where_that_is_asked_for(self, client):
+        # Random weights rarely come to an end: of a few answers one does.
+        options = {**self.RANDOM, "max_completion_tokens": 200, "response_format": {"type": "json_object"}}
+        answers = [self.ask(client, **{**options, "temperature": 1.5, "seed": seed}).choices[0] for seed in range(12)]
+        assert all(answer.message.content.lstrip().startswith("{") for answer in answers)
+        whole = [answer.message.content for answer in answers if answer.finish_reason == "stop"]
+        assert whole and all(isinstance(json.loads(text), dict) for text in whole)
 
     def test_image_tokens_are_counted(self, client):
         usage = self.ask(client, "tiny").usage

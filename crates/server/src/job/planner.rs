@@ -183,7 +183,7 @@ impl JobPlan {
     /// Why the job can never run here, with the table and what would do.
     pub(crate) fn refusal(&self) -> String {
         let mut words = format!(
-            "this job needs {}, and it may take {}\n{}",
+            "this job needs {}, and its memory budget is {}\n{}",
             ByteSize(self.total_bytes),
             ByteSize(self.budget_bytes),
             self.table

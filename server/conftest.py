@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -83,9 +84,10 @@ class Server:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder of models with a tiny one in it."""
+    """A folder of models with two tiny ones in it, one of them with an owner in its name."""
     folder = tmp_path_factory.mktemp("models")
     garden("init", "--preset", "tiny", "--output", folder / "tiny")
+    shutil.copytree(folder / "tiny", folder / "Qwen" / "small")
     return folder
 
 
@@ -129,6 +131,11 @@ def upload(client, rows):
     """Uploads rows and waits until they can be used."""
     file = client.files.create(file=open(rows, "rb"), purpose="fine-tune")
     return client.files.wait_for_processing(file.id, poll_interval=0.1).id
+
+
+@pytest.fixture(scope="module")
+def training_file(client, rows):
+    return upload(client, rows)
 
 
 QUICK = {"max_steps": 6, "save_steps": 2, "batch_size": 2, "logging_steps": 1}

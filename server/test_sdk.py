@@ -1,5 +1,6 @@
 """OpenAI's own SDK, newest and strict: every answer must be as OpenAI's schema says."""
 
+import csv
 import http.server
 import json
 import queue
@@ -30,11 +31,6 @@ def inbox():
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{receiver.server_port}/hook", posts
     receiver.shutdown()
-
-
-@pytest.fixture(scope="module")
-def training_file(client, rows):
-    return upload(client, rows)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +87,11 @@ class TestFiles:
             with pytest.raises(openai.NotFoundError):
                 client.files.retrieve(id)
 
+    def test_files_are_deleted_while_they_are_listed(self, client):
+        made = {client.files.create(file=(f"{n}.jsonl", b"{}\n"), purpose="vision").id for n in range(5)}
+        deleted = {client.files.delete(file.id).id for file in client.files.list(purpose="vision", limit=2)}
+        assert deleted == made
+
     def test_an_upload_in_parts_is_one_file(self, client, rows):
         text = rows.read_bytes()
         done = client.uploads.upload_file_chunked(
@@ -131,6 +132,20 @@ class TestJobs:
         model = client.models.retrieve(checkpoints[0].fine_tuned_model_checkpoint)
         assert model.garden["kind"] == "checkpoint"
 
+    def test_the_numbers_of_a_job_are_a_file(self, client, tuned, create):
+        [result] = tuned.result_files
+        file = client.files.retrieve(result)
+        assert (file.purpose, file.filename) == ("fine-tune-results", "step_metrics.csv")
+        assert result in [file.id for file in client.files.list(purpose="fine-tune-results")]
+        table = list(csv.DictReader(client.files.content(result).text.splitlines()))
+        assert [int(row["step"]) for row in table] == [1, 2, 3, 4, 5, 6]
+        assert all(float(row["train_loss"]) > 0 for row in table)
+        assert [bool(row["valid_loss"]) for row in table] == [False, True, False, True, False, True]
+        job = finished(client, create(**QUICK))
+        client.delete(f"/fine_tuning/jobs/{job.id}", cast_to=object)
+        with pytest.raises(openai.NotFoundError):
+            client.files.retrieve(job.result_files[0])
+
     def test_lists_are_filtered_by_metadata(self, client, tuned):
         found = list(client.fine_tuning.jobs.list(metadata={"team": "garden"}, limit=1))
         assert tuned.id in [job.id for job in found]
@@ -162,6 +177,73 @@ class TestJobs:
         assert create("twice") != first
         with pytest.raises(openai.BadRequestError):
             create("once", max_steps=2)
+
+    def test_a_request_that_the_sdk_repeats_makes_one_job(self, client, create, training_file):
+        def send(retries, **settings):
+            return client.fine_tuning.jobs.create(
+                model="tiny", training_file=training_file, extra_body={**QUICK, **settings},
+                extra_headers={"x-stainless-retry-count": str(retries)},
+            ).id
+
+        first = send(0, seed=21)
+        assert send(1, seed=21) == first, "its answer was lost"
+        assert send(0, seed=21) != first, "another request for the same"
+        assert send(1, seed=22) != first
+
+    def test_a_rerun_with_a_key_makes_one_job(self, client, tuned):
+        def rerun(key, **changes):
+            return client.post(
+                f"/fine_tuning/jobs/{tuned.id}/rerun", cast_to=dict, body=changes, options={"headers": {"Idempotency-Key": key}},
+            )["id"]
+
+        first = rerun("again", max_steps=2, suffix="a")
+        assert rerun("again", suffix="a", max_steps=2) == first, "the order of fields does not matter"
+        assert rerun("more", max_steps=2, suffix="a") != first
+
+    def test_hyperparameters_of_both_places_are_joined(self, client, training_file):
+        job = client.fine_tuning.jobs.create(
+            model="tiny",
+            training_file=training_file,
+            hyperparameters={"n_epochs": 1, "learning_rate_multiplier": 0.5},
+            method={"type": "supervised", "supervised": {"hyperparameters": {"batch_size": 8}}},
+        )
+        asked = finished(client, job).method.supervised.hyperparameters
+        assert (asked.n_epochs, asked.learning_rate_multiplier, asked.batch_size) == (1, 0.5, 8)
+        settings = client.get(f"/fine_tuning/jobs/{job.id}/settings", cast_to=dict)
+        assert settings["batch_size"] == 8 and settings["learning_rate"] == 1e-4, settings
+
+    def test_deprecated_hyperparameters_alone_are_honoured(self, client, training_file):
+        job = client.fine_tuning.jobs.create(
+            model="tiny", training_file=training_file, hyperparameters={"n_epochs": 2, "batch_size": "auto"},
+            extra_body={"batch_size": 12, "gradient_accumulation_steps": 1},
+        )
+        job = finished(client, job)
+        assert job.status == "succeeded" and job.hyperparameters.n_epochs == 2
+        assert job.garden["progress"]["max_steps"] == 4, "24 rows, 12 a batch, twice"
+
+    def test_a_validation_file_is_evaluated(self, client, training_file, rows):
+        other = client.files.create(file=("held-out.jsonl", b"".join(rows.read_bytes().splitlines(True)[:4])), purpose="fine-tune")
+        job = client.fine_tuning.jobs.create(
+            model="tiny", training_file=training_file, validation_file=other.id, extra_body={**QUICK, "eval_steps": 2},
+        )
+        job = finished(client, job)
+        assert (job.status, job.validation_file) == ("succeeded", other.id)
+        checkpoints = list(client.fine_tuning.jobs.checkpoints.list(job.id))
+        assert all(checkpoint.metrics.full_valid_loss > 0 for checkpoint in checkpoints)
+
+    def test_jobs_without_metadata_are_listed_alone(self, client, tuned, create):
+        job = create(**QUICK)
+        listed = client.get("/fine_tuning/jobs?metadata=null&limit=100", cast_to=dict)["data"]
+        ids = [listed["id"] for listed in listed]
+        assert job.id in ids and tuned.id not in ids
+
+    def test_all_weights_are_trained_where_that_is_asked_for(self, client, create):
+        done = finished(client, create(**QUICK, method="full"))
+        assert done.status == "succeeded", done.error
+        settings = client.get(f"/fine_tuning/jobs/{done.id}/settings", cast_to=dict)
+        assert settings["method"] == "full", settings
+        again = client.post(f"/fine_tuning/jobs/{done.id}/rerun", cast_to=dict, body={"method": "lora"})
+        assert again["garden"]["settings"]["method"] == "lora"
 
     def test_a_deleted_job_is_gone(self, client, create):
         job = create(**QUICK)
@@ -237,6 +319,20 @@ class TestChat:
         value = json.loads(answer.choices[0].message.content)
         assert value["colour"] in ("red", "green", "blue") and isinstance(value["round"], bool)
 
+    def test_an_answer_is_an_object_where_that_is_asked_for(self, client):
+        # Random weights rarely come to an end: of a few answers one does.
+        options = {**self.RANDOM, "max_completion_tokens": 200, "response_format": {"type": "json_object"}}
+        answers = [self.ask(client, **{**options, "temperature": 1.5, "seed": seed}).choices[0] for seed in range(12)]
+        assert all(answer.message.content.lstrip().startswith("{") for answer in answers)
+        whole = [answer.message.content for answer in answers if answer.finish_reason == "stop"]
+        assert whole and all(isinstance(json.loads(text), dict) for text in whole)
+
+    def test_image_tokens_are_counted(self, client):
+        usage = self.ask(client, "tiny").usage
+        assert usage.prompt_tokens_details.image_tokens == 4, "56 x 56 pixels are four patches of 28 x 28"
+        text = self.ask(client, "tiny", messages=question()).usage
+        assert text.prompt_tokens_details.image_tokens == 0
+
     def test_every_image_of_a_message_counts(self, client):
         one = self.ask(client, "tiny")
         two = self.ask(client, "tiny", messages=question(picture(), picture("blue")))
@@ -271,6 +367,21 @@ class TestWebhooks:
         headers, body = post_about(posts, job)
         event = client.webhooks.unwrap(body, headers, secret=endpoint.signing_secret)
         assert (event.type, event.data.id) == ("fine_tuning.job.cancelled", job.id)
+        assert client.webhooks.delete(endpoint.id).deleted
+
+    def test_the_failure_of_a_job_is_posted(self, client, inbox, training_file):
+        url, posts = inbox
+        endpoint = client.webhooks.create(name="failures", url=url, event_types=["fine_tuning.job.failed"])
+        # Every number it learns is too large at the first step.
+        job = client.fine_tuning.jobs.create(
+            model="tiny", training_file=training_file, extra_body={**QUICK, "learning_rate": 1e30, "warmup_steps": 0, "max_grad_norm": 0},
+        )
+        job = finished(client, job)
+        assert job.status == "failed" and job.error.code and job.error.message and job.fine_tuned_model is None
+        assert "/blobs/" not in job.error.message and "/jobs/" not in job.error.message
+        headers, body = post_about(posts, job)
+        event = client.webhooks.unwrap(body, headers, secret=endpoint.signing_secret)
+        assert (event.type, event.data.id) == ("fine_tuning.job.failed", job.id)
         assert client.webhooks.delete(endpoint.id).deleted
 
     def test_endpoints_are_listed_changed_tested_and_rotated(self, client, inbox):
@@ -316,7 +427,20 @@ class TestErrors:
             ({"extra_body": {"output_dir": "/etc"}}, "output_dir"),
             ({"suffix": "x" * 65}, "suffix"),
             ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
-            ({"method": {"type": "dpo"}}, None),
+            ({"method": {"type": "dpo"}}, "method"),
+            ({"extra_body": {"method": "quick"}}, "method"),
+            ({"extra_body": {"model": 3}}, "model"),
+            ({"model": "Qwen/none"}, "model"),
+            ({"seed": -1}, "seed"),
+            ({"metadata": {"a": 1}}, "metadata"),
+            ({"hyperparameters": {"n_epochs": 1.5}}, "n_epochs"),
+            ({"hyperparameters": {"n_epochs": 0}}, "n_epochs"),
+            ({"extra_body": {"priority": "high"}}, "priority"),
+            ({"extra_body": {"max_restarts": -1}}, "max_restarts"),
+            ({"extra_body": {"target_modules": "nothing_proj"}}, "target_modules"),
+            ({"extra_body": {"split": "nope"}}, "split"),
+            ({"extra_body": {"columns": "image=photo"}}, "columns"),
+            ({"extra_body": {"memory_budget": "1MB"}}, "memory_budget"),
         ],
     )
     def test_a_wrong_job_is_a_bad_request_that_names_the_field(self, client, training_file, change, param):
@@ -324,8 +448,29 @@ class TestErrors:
             client.fine_tuning.jobs.create(**{"model": "tiny", "training_file": training_file, **change})
         error = caught.value
         assert error.message and error.request_id
-        if param:
-            assert error.param == param, error.body
+        assert error.param == param, error.body
+        assert "blobs/" not in error.message and "/tmp" not in error.message
+
+    def test_bad_rows_are_named_by_the_name_of_their_file(self, client, rows):
+        bad = client.files.create(file=("mine.jsonl", rows.read_bytes() + b'{"a": 1}\n'), purpose="fine-tune").id
+        good = upload(client, rows)
+        for files, param in (({"training_file": bad}, "training_file"), ({"training_file": good, "validation_file": bad}, "validation_file")):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.fine_tuning.jobs.create(model="tiny", **files, extra_body={"on_bad_row": "fail"})
+            assert caught.value.param == param and "mine.jsonl, row 25" in caught.value.message, caught.value.message
+            assert "blobs" not in caught.value.message
+
+    def test_a_setting_that_contradicts_an_adapter_tells_the_models_name(self, client, tuned, training_file):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.fine_tuning.jobs.create(model=tuned.fine_tuned_model, training_file=training_file, extra_body={"lora_r": 8})
+        assert caught.value.param == "lora_r"
+        assert tuned.fine_tuned_model in caught.value.message and "output" not in caught.value.message
+
+    def test_a_question_that_is_too_long_names_the_field_that_was_sent(self, client):
+        for name in ("max_tokens", "max_completion_tokens"):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(model="tiny", messages=question(text="hello"), **{name: 10**6})
+            assert caught.value.param == name
 
     def test_a_job_that_can_never_fit_is_refused_with_its_plan(self, start_server, rows):
         client = start_server("--memory-budget", "10MB").client()

@@ -236,6 +236,30 @@ fn refusals_have_a_status_and_a_process_that_dies_is_replaced() {
 }
 
 #[test]
+fn too_many_questions_are_told_to_come_back() {
+    let garden = Garden::new(1);
+    let server = Server::new(&garden, &[]);
+    // Long answers, so that none is over before all were asked.
+    let long = json!({
+        "model": "model", "max_tokens": 3000, "temperature": 2,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "response_format": {"type": "json_object"},
+    });
+    let asked: Vec<TcpStream> = (0..60).map(|_| server.send(&long)).collect();
+    let refused = asked.iter().find_map(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut head = [0; 600];
+        let count = (&mut &*stream).read(&mut head).ok()?;
+        let head = String::from_utf8_lossy(&head[..count]).to_ascii_lowercase();
+        head.starts_with("http/1.0 429").then_some(head)
+    });
+    let refused = refused.expect("one of so many is refused");
+    let wait = refused.lines().find_map(|line| line.strip_prefix("retry-after: ")).unwrap();
+    assert!((1..=120).contains(&wait.trim().parse::<u64>().unwrap()), "{refused}");
+    drop(asked);
+}
+
+#[test]
 fn a_budget_that_the_model_does_not_fit_is_told() {
     let garden = Garden::new(1);
     let server = Server::new(&garden, &["--memory-budget", "10MB"]);

@@ -238,6 +238,14 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     missing::check_folder(path).map(|()| path.to_owned())
 }
 
+/// Where the cache in `home`, which stands for `HF_HOME`, has a model of the hub: its snapshot, or the folder
+/// that would hold one where nothing was downloaded. Asks nobody.
+pub fn cached_model_folder(home: &Path, name: &str) -> PathBuf {
+    let cache = Cache::new(home.join("hub"));
+    let place = Hub { cache, endpoint: None, token: None, offline: true }.place(name, RepoType::Model);
+    place.cached().unwrap_or(place.folder)
+}
+
 /// The error for a name that is neither here nor on the hub. It speaks of the path first, since most such
 /// names are mistyped paths.
 fn nor_here(error: DataError, path: &Path, what: &str) -> DataError {

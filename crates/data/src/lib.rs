@@ -112,7 +112,7 @@ pub use convert::convert;
 pub use create::{CreateKind, CreateOptions, create as create_dataset, shape_colours};
 
 // Paths and hub ids that a user names.
-pub use hub::model_folder;
+pub use hub::{cached_model_folder, model_folder};
 pub use missing::{check_exists, check_folder, edit_distance};
 
 // Addresses of the network that may be reached.

@@ -8,11 +8,11 @@ use crate::{
     chat::{ChatPool, PoolSettings},
     config::{self, ServeConfig},
     data_dir::DataDir,
-    files::{Files, uploads::Uploads},
+    files::{Files, NewFile, Purpose, uploads::Uploads},
     guard::{Counters, Guard, Streams},
     job::{
         keeper::seconds_now,
-        manager::{Jobs, OnEnd, Surroundings, held_by_running},
+        manager::{Jobs, KeepResults, OnEnd, Surroundings, held_by_running},
         planner::Planner,
         record::Phase,
         runner::{ChildProgram, Local, Runner, Slurm},
@@ -127,6 +127,7 @@ impl App {
             planner: planner.clone(),
             max_jobs: config.max_jobs,
             on_end: tell_webhooks(webhooks.clone()),
+            keep_results: keep_results(files.clone()),
             make_room: Box::new(move |bytes| idle.make_room(bytes)),
             runtime: tokio::runtime::Handle::current(),
         };
@@ -183,6 +184,19 @@ fn tell_webhooks(webhooks: Webhooks) -> OnEnd {
             let _ = writeln!(io::stderr(), "warning: no webhook for the end of {}: {error}", record.id);
         }
         sent.is_ok()
+    })
+}
+
+/// Keeps the numbers of a job as one of the files, under an id that the job's own gives.
+fn keep_results(files: Files) -> KeepResults {
+    Box::new(move |record, table| {
+        let new = NewFile {
+            id: format!("file-{}", record.id.trim_start_matches("ftjob-")),
+            filename: "step_metrics.csv".to_owned(),
+            purpose: Purpose::FineTuneResults,
+            expires_after: None,
+        };
+        files.keep_text(&table, new).map(|file| file.id).map_err(io::Error::other)
     })
 }
 

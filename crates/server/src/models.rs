@@ -1,7 +1,8 @@
 //! The models of a server by their names: base models, tuned ones, their checkpoints, and merged ones.
 //!
 //! Takes the name that a client gives and finds the folders behind it. A name is never a path: a base model is found
-//! below the folders of models, one or two names deep, and a tuned one by its job.
+//! below the folders of models, one or two names deep, a tuned one by its job, and one of the hub in the
+//! cache of the children that download it.
 
 use crate::{
     api::error::ApiError,
@@ -27,7 +28,7 @@ pub(crate) struct ModelPlace {
     pub name: String,
     /// The name of the base model behind it.
     pub base_name: String,
-    /// The base model's folder, or a hub id.
+    /// The base model's folder; for a job to come, also a hub id.
     pub base: PathBuf,
     /// The folder of the adapter.
     pub adapter: Option<PathBuf>,
@@ -91,12 +92,51 @@ impl Catalogue {
         found.ok_or_else(missing)
     }
 
-    /// The model that a job starts from: one of ours, or a hub id.
+    /// The model that a job starts from: one of ours, or a hub id, which the job downloads.
     pub(crate) fn find_for_training(&self, name: &str) -> Result<ModelPlace, ApiError> {
-        self.find(name).or_else(|error| match is_hub_id(name) {
+        let mut place = self.find(name).or_else(|error| match is_hub_id(name) {
             true => Ok(whole(name, PathBuf::from(name))),
             false => Err(error),
-        })
+        })?;
+        if is_hub_id(&place.base_name) && !is_model(&place.base) {
+            place.base = PathBuf::from(&place.base_name);
+        }
+        Ok(place)
+    }
+
+    /// The model to ask or to merge: all of its folders are there. One of the hub is, once a job has
+    /// downloaded it.
+    pub(crate) fn find_ready(&self, name: &str) -> Result<ModelPlace, ApiError> {
+        let place = self.find(name).or_else(|error| {
+            let folder = is_hub_id(name).then(|| self.hub_folder(name)).filter(|folder| is_model(folder));
+            folder.map(|folder| whole(name, folder)).ok_or(error)
+        })?;
+        if !is_model(&place.base) {
+            let message =
+                format!("{}, the base model of {name}, is not on this server any more", place.base_name);
+            return Err(ApiError::bad_request(message).param("model").code("model_not_found"));
+        }
+        Ok(place)
+    }
+
+    /// The jobs whose results need a base model that is named so.
+    pub(crate) fn jobs_on(&self, is_base: impl Fn(&str) -> bool) -> Vec<String> {
+        let records = names_in(&self.data.jobs()).into_iter().filter_map(|id| {
+            let record = JobFolder::at(self.data.job(&id)?).read_record().ok()?;
+            is_base(&record.base).then_some(id)
+        });
+        records.collect()
+    }
+
+    /// Where the children keep a model of the hub.
+    fn hub_folder(&self, name: &str) -> PathBuf {
+        garden_data::cached_model_folder(&self.data.cache().join("huggingface"), name)
+    }
+
+    /// The folder of a base model, which may be one that was trained whole here.
+    fn base_folder(&self, base: &str) -> Option<PathBuf> {
+        let found = self.find(base).ok().map(|place| place.base);
+        found.or_else(|| is_hub_id(base).then(|| self.hub_folder(base)))
     }
 
     fn find_base(&self, name: &str) -> Option<PathBuf> {
@@ -109,17 +149,17 @@ impl Catalogue {
 
     /// `{base}:{suffix}:{end of the job's id}`, and `:ckpt-step-{n}` for a checkpoint.
     fn show_tuned(&self, tuned: &str) -> Option<ListedModel> {
-        let (tuned, step) = match tuned.rsplit_once(":ckpt-step-") {
-            Some((tuned, step)) => (tuned, Some(step.parse::<u64>().ok()?)),
-            None => (tuned, None),
-        };
+        // A base model that is a checkpoint has such a word inside its name.
+        let checkpoint = tuned.rsplit_once(":ckpt-step-");
+        let checkpoint = checkpoint.and_then(|(tuned, step)| Some((tuned, step.parse::<u64>().ok()?)));
+        let (tuned, step) = checkpoint.map_or((tuned, None), |(tuned, step)| (tuned, Some(step)));
         let (_, end) = tuned.rsplit_once(':')?;
         let jobs = fs::read_dir(self.data.jobs()).ok()?.flatten();
         let ids =
             jobs.filter_map(|entry| entry.file_name().into_string().ok()).filter(|id| id.ends_with(end));
         let job = ids.filter_map(|id| TunedJob::read(&self.data, &id));
         let job = job.into_iter().find(|job| job.record.tuned_model().strip_prefix("ft:") == Some(tuned))?;
-        job.model(step, |base| self.find_for_training(base).ok().map(|place| place.base))
+        job.model(step, |base| self.base_folder(base))
     }
 
     /// All models, the newest first within each kind.
@@ -158,7 +198,7 @@ impl Catalogue {
         let mut find_base = |base: &str| match bases.get(base) {
             Some(found) => found.clone(),
             None => {
-                let found = self.find_for_training(base).ok().map(|place| place.base);
+                let found = self.base_folder(base);
                 bases.insert(base.to_owned(), found.clone());
                 found
             }
@@ -221,7 +261,13 @@ impl TunedJob {
             None => (tuned, ModelKind::Adapter, state.finished_at.unwrap_or(record.created_at)),
         };
         Some(ListedModel {
-            place: ModelPlace { name, base_name: record.base.clone(), base, adapter },
+            // What was trained whole is a base model for others.
+            place: ModelPlace {
+                base_name: if adapter.is_some() { record.base.clone() } else { name.clone() },
+                name,
+                base,
+                adapter,
+            },
             kind,
             created,
             job: Some(record.id.clone()),
@@ -356,6 +402,70 @@ mod tests {
             write(&folder.join("adapter_config.json"), "{}".into());
         }
         id
+    }
+
+    /// A job that made a model from this base; with `all`, of all weights.
+    fn job_on(data: &DataDir, base: &str, all: bool) -> JobRecord {
+        let id = tuned_job(data, 1);
+        let folder = JobFolder::at(data.jobs().join(&id));
+        let record = JobRecord { base: base.into(), model: base.into(), ..folder.read_record().unwrap() };
+        fs::write(folder.path().join("job.json"), serde_json::to_string(&record).unwrap()).unwrap();
+        if all {
+            for folder in [folder.output(), folder.checkpoint(7)] {
+                let names = ["adapter_config.json", "config.json"].map(|name| folder.join(name));
+                garden_files::rename(&names[0], &names[1]).unwrap();
+            }
+        }
+        record
+    }
+
+    #[test]
+    fn the_base_of_a_model_from_the_hub_is_its_snapshot_and_never_a_path_from_here() {
+        let root = tempfile::tempdir().unwrap();
+        let (data, _lock) = DataDir::open(&root.path().join("data")).unwrap();
+        // The tests run in the crate's folder, which has one of this name.
+        let record = job_on(&data, "src/api", false);
+        let catalogue = Catalogue::open(data.clone(), &[]).unwrap();
+        let tuned = record.tuned_model();
+        assert!(catalogue.find(&tuned).unwrap().base.is_absolute());
+        let gone = catalogue.find_ready(&tuned).unwrap_err();
+        assert_eq!(
+            (gone.status.as_u16(), gone.message.contains("src/api, the base model")),
+            (400, true),
+            "{gone:?}"
+        );
+        assert_eq!(
+            catalogue.find_for_training(&tuned).unwrap().base,
+            Path::new("src/api"),
+            "it is downloaded"
+        );
+        assert_eq!(catalogue.find_ready("src/api").unwrap_err().status.as_u16(), 404);
+
+        let hub = data.cache().join("huggingface/hub/models--src--api");
+        let snapshot = hub.join("snapshots/abc");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(hub.join("refs")).unwrap();
+        fs::write(hub.join("refs/main"), "abc").unwrap();
+        fs::write(snapshot.join("config.json"), "{}").unwrap();
+        assert_eq!(catalogue.find_ready(&tuned).unwrap().base, snapshot);
+        assert_eq!(catalogue.find_ready("src/api").unwrap().base, snapshot);
+        assert_eq!(catalogue.list()[0].place.base, snapshot);
+    }
+
+    #[test]
+    fn what_was_trained_whole_is_the_base_of_what_is_trained_from_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (data, _lock) = DataDir::open(&root.path().join("data")).unwrap();
+        let catalogue = Catalogue::open(data.clone(), &[]).unwrap();
+        let whole = job_on(&data, "tiny", true);
+        for name in [whole.tuned_model(), format!("{}:ckpt-step-7", whole.tuned_model())] {
+            let place = catalogue.find(&name).unwrap();
+            assert_eq!((&place.base_name, &place.adapter), (&name, &None));
+            assert!(whole.made(&name) && !whole.made("tiny"));
+            let second = job_on(&data, &place.base_name, false);
+            assert_eq!(catalogue.find_ready(&second.tuned_model()).unwrap().base, place.base);
+            assert_eq!(catalogue.jobs_on(|base| base == name), [second.id]);
+        }
     }
 
     #[test]

@@ -262,3 +262,43 @@ fn a_deletion_that_was_interrupted_is_ended_at_the_next_start() {
     server.get(&format!("/v1/files/{id}")).error(404);
     assert_eq!(tree(&data.join("blobs")), [""; 0]);
 }
+
+#[test]
+fn a_list_goes_on_though_its_files_are_deleted_page_by_page() {
+    let server = Server::new();
+    for number in 0..5 {
+        server.upload(&format!("{number}.jsonl"), ROWS);
+    }
+    let (mut after, mut deleted) = (String::new(), 0);
+    loop {
+        let page = server.get(&format!("/v1/files?limit=2{after}")).ok();
+        for file in page["data"].as_array().unwrap() {
+            server.delete(&format!("/v1/files/{}", file["id"].as_str().unwrap())).ok();
+            deleted += 1;
+        }
+        match page["last_id"].as_str() {
+            Some(last) => after = format!("&after={last}"),
+            None => break,
+        }
+    }
+    assert_eq!(deleted, 5);
+}
+
+#[test]
+fn what_a_list_cannot_be_narrowed_to_is_refused_by_name() {
+    let server = Server::new();
+    for (query, param) in [
+        ("files?limit=x", "limit"),
+        ("files?purpose=nonsense", "purpose"),
+        ("files?after=file-none", "after"),
+        ("fine_tuning/jobs?limit=x", "limit"),
+        ("fine_tuning/jobs?state=nonsense", "state"),
+        ("fine_tuning/jobs?metadata=x", "metadata"),
+        ("fine_tuning/jobs?after=ftjob-none", "after"),
+    ] {
+        assert_eq!(server.get(&format!("/v1/{query}")).error(400)["param"], param, "{query}");
+    }
+    for query in ["files?purpose=fine-tune-results", "fine_tuning/jobs?metadata=null&state=paused"] {
+        assert_eq!(server.get(&format!("/v1/{query}")).ok()["data"], json!([]), "{query}");
+    }
+}

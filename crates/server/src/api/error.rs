@@ -94,6 +94,20 @@ impl ApiError {
         }
     }
 
+    /// A wrong value, in serde's words: `limit: invalid digit`, ``missing field `name` ``. The field in them
+    /// is named.
+    pub(crate) fn of_field(words: &str) -> Self {
+        let is_field = |text: &&str| {
+            text.starts_with(|c: char| c.is_ascii_alphabetic())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.[]".contains(c))
+        };
+        let quoted = ["missing field `", "unknown field `", "duplicate field `"];
+        let quoted = quoted.iter().find_map(|start| words.split_once(start)?.1.split_once('`'));
+        let before = words.split_once(": ").map(|(field, _)| field);
+        let field = quoted.map(|(field, _)| field).or(before).filter(is_field);
+        Self { param: field.map(str::to_owned), ..Self::bad_request(words) }
+    }
+
     /// Names the field of the request that is at fault.
     pub(crate) fn param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
@@ -150,4 +164,23 @@ pub(crate) struct ErrorObject {
     param: Option<String>,
     #[schema(required)]
     code: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_in_serdes_words_is_named() {
+        for (words, param) in [
+            ("limit: invalid digit found in string", Some("limit")),
+            ("a[0].b: invalid type: string", Some("a[0].b")),
+            ("missing field `name` at line 1 column 2", Some("name")),
+            ("unknown field `x`, expected one of `y`", Some("x")),
+            ("invalid type: sequence, expected a map", None),
+            (".: something", None),
+        ] {
+            assert_eq!(ApiError::of_field(words).param.as_deref(), param, "{words}");
+        }
+    }
 }

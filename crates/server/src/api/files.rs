@@ -2,8 +2,8 @@
 
 use super::{
     error::ApiError,
-    extract::{Json, Path, Query},
-    list::{List, limit},
+    extract::{Json, Path},
+    list::{List, Narrowed, limit},
     multipart::{Field, Form},
 };
 use crate::{
@@ -195,8 +195,8 @@ struct ListQuery {
     #[param(inline, nullable = false)]
     order: Option<ListOrder>,
     /// Only files for this.
-    #[param(nullable = false)]
-    purpose: Option<String>,
+    #[param(inline, nullable = false)]
+    purpose: Option<Purpose>,
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -213,7 +213,7 @@ enum ListOrder {
 )]
 async fn list(
     State(app): State<App>,
-    Query(query): Query<ListQuery>,
+    Narrowed(query): Narrowed<ListQuery>,
 ) -> Result<Json<List<FileObject>>, ApiError> {
     let query = FileQuery {
         after: query.after,
@@ -222,7 +222,7 @@ async fn list(
             Some(ListOrder::Asc) => Order::OldestFirst,
             _ => Order::NewestFirst,
         },
-        purpose: query.purpose,
+        purpose: query.purpose.map(|purpose| purpose.name().to_owned()),
     };
     let page = app.files.list(query).await?;
     Ok(Json(List::of(page, FileObject::from, |file| &file.id)))

@@ -2,8 +2,29 @@
 
 use super::error::ApiError;
 use crate::store::Page;
-use serde::Serialize;
+use axum::{
+    extract::{FromRequestParts, Query, rejection::QueryRejection},
+    http::request::Parts,
+};
+use serde::{Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
+
+/// What a list is narrowed to, from the query of the address. A refusal names the field.
+#[derive(Debug, Clone)]
+pub(crate) struct Narrowed<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Narrowed<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let refused = |error: QueryRejection| {
+            let words = error.body_text();
+            ApiError::of_field(words.strip_prefix("Failed to deserialize query string: ").unwrap_or(&words))
+        };
+        let Query(query) = Query::from_request_parts(parts, state).await.map_err(refused)?;
+        Ok(Self(query))
+    }
+}
 
 /// A part of a list; the next one begins `after` the last id.
 #[derive(Debug, Serialize, ToSchema)]

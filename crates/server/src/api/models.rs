@@ -11,7 +11,7 @@ use crate::{
     app::App,
     guard::Client,
     id::Kind,
-    models::{ListedModel, ModelKind, ModelPlace, is_name},
+    models::{Catalogue, ListedModel, ModelKind, ModelPlace, is_name},
 };
 use axum::{
     extract::State,
@@ -157,8 +157,25 @@ async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<D
             ApiError::bad_request(format!("a job that is not over starts from {id}")).code("invalid_state")
         );
     }
-    blocking(move || remove(&model).map_err(|error| ApiError::disk(&error))).await?;
+    let (models, name) = (app.models.clone(), id.clone());
+    let removed = blocking(move || {
+        refuse_if_needed(&models, |base| base == name)?;
+        remove(&model).map_err(|error| ApiError::disk(&error))?;
+        Ok(own_folder(&model.place).clone())
+    });
+    app.chat.retire_below(&removed.await?);
     Ok(Json(Deleted { id, object: "model", deleted: true }))
+}
+
+/// Refuses to delete a model that tuned models are based on: without it they could not be asked, and with
+/// another one of its name they would answer wrongly.
+pub(crate) fn refuse_if_needed(models: &Catalogue, is_base: impl Fn(&str) -> bool) -> Result<(), ApiError> {
+    let jobs = models.jobs_on(is_base);
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let message = format!("these jobs have it as their base model: {}; delete them first", jobs.join(", "));
+    Err(ApiError::bad_request(message).code("model_in_use"))
 }
 
 /// Removes what makes a model: the adapter of a job and not its checkpoints, a checkpoint, or a merged folder.
@@ -211,7 +228,7 @@ async fn merge(
     Json(asked): Json<Merge>,
 ) -> Result<Json<ModelObject>, ApiError> {
     let (models, name) = (app.models.clone(), id.clone());
-    let place = blocking(move || models.find(&name)).await?;
+    let place = blocking(move || models.find_ready(&name)).await?;
     let Some(adapter) = place.adapter else {
         return Err(ApiError::bad_request(format!("{id} has no adapter to merge")).param("id"));
     };

@@ -3,7 +3,7 @@
 //! Takes questions by number and gives their replies to whoever waits for them. One task reads what the process
 //! says, another writes to it; when the process ends, for whatever reason, every question that is left is told why.
 
-use super::pool::HostKey;
+use super::key::HostKey;
 use crate::{budget::Reservation, job::runner::ChildProgram};
 use garden_chat::{
     ChatRequest, Fault, HostPlan, Reply,
@@ -41,6 +41,8 @@ const LAST_WORDS: usize = 600;
 
 /// A process, and the questions that it has.
 pub(super) struct Host {
+    /// What the model was first asked by.
+    pub name: String,
     pub key: HostKey,
     pub plan: HostPlan,
     /// Bytes that come back when it is gone.
@@ -63,6 +65,7 @@ struct Questions {
 
 /// What a new process is started with.
 pub(super) struct Start<'a> {
+    pub name: String,
     pub key: HostKey,
     pub plan: HostPlan,
     pub program: &'a ChildProgram,
@@ -81,16 +84,15 @@ pub(super) struct Started {
 
 /// Starts a process and waits until it connects.
 pub(super) async fn start(start: Start<'_>) -> io::Result<(Host, Started)> {
-    let Start { key, plan, program, log, reservation } = start;
     // Not in the data folder: a socket's path is short.
     let folder = tempfile::Builder::new().prefix("garden-host-").tempdir()?;
     let socket = folder.path().join("line");
     let listener = UnixListener::bind(&socket)?;
-    let mut child = spawn(&key, &plan, reservation.bytes(), program, &socket, &log)?;
+    let mut child = spawn(&start, &socket)?;
     let line = tokio::select! {
         accepted = listener.accept() => accepted?.0,
         ended = child.wait() => {
-            let words = program.without_folders(&last_words(&log));
+            let words = start.program.without_folders(&last_words(&start.log));
             return Err(io::Error::other(format!("it ended: {}{words}", ended?)));
         }
         () = time::sleep(CONNECT) => {
@@ -98,25 +100,19 @@ pub(super) async fn start(start: Start<'_>) -> io::Result<(Host, Started)> {
             return Err(io::Error::other("it did not connect"));
         }
     };
-    Ok(connected(key, plan, program.clone(), child, line, log, reservation))
+    Ok(connected(start, child, line))
 }
 
-fn connected(
-    key: HostKey,
-    plan: HostPlan,
-    program: ChildProgram,
-    child: Child,
-    line: UnixStream,
-    log: PathBuf,
-    reservation: Reservation,
-) -> (Host, Started) {
+fn connected(start: Start<'_>, child: Child, line: UnixStream) -> (Host, Started) {
+    let Start { name, key, plan, program, log, reservation } = start;
     let (to, writes) = mpsc::unbounded_channel();
     let questions = Questions { open: HashMap::new(), next: 0, used: Instant::now() };
     let host = Host {
+        name,
         key,
         plan,
         reserved: reservation.bytes(),
-        program,
+        program: program.clone(),
         wake: Notify::new(),
         to,
         questions: Mutex::new(questions),
@@ -125,14 +121,8 @@ fn connected(
     (host, Started { child, line, writes, log, reservation })
 }
 
-fn spawn(
-    key: &HostKey,
-    plan: &HostPlan,
-    limit: u64,
-    program: &ChildProgram,
-    socket: &Path,
-    log: &Path,
-) -> io::Result<Child> {
+fn spawn(start: &Start<'_>, socket: &Path) -> io::Result<Child> {
+    let Start { key, plan, program, log, reservation, .. } = start;
     let mut command = program.command();
     command.arg("serve-host").arg("--socket").arg(socket).arg("--model").arg(&key.base);
     if let Some(adapter) = &key.adapter {
@@ -144,7 +134,7 @@ fn spawn(
         Precision::Bits16 => command.arg("--load-in-16bit"),
         _ => &mut command,
     };
-    command.arg("--limit").arg(limit.to_string());
+    command.arg("--limit").arg(reservation.bytes().to_string());
     command.arg("--settings").arg(serde_json::to_string(&plan.settings)?);
     command.stdout(Stdio::null()).stderr(File::create(log)?);
     let mut command = Command::from(command);
@@ -307,10 +297,15 @@ async fn watch_idle(host: &Host, retire: impl Fn() -> bool) {
 
 /// A process that connects and then does nothing, not even end, and the other end of its line.
 #[cfg(test)]
-pub(super) fn hung(key: HostKey, plan: HostPlan, reservation: Reservation) -> (Host, Started, UnixStream) {
+pub(super) fn hung(
+    name: &str,
+    key: HostKey,
+    plan: HostPlan,
+    reservation: Reservation,
+) -> (Host, Started, UnixStream) {
     let child = Command::new("sleep").arg("1000").kill_on_drop(true).spawn().unwrap();
     let (line, other) = UnixStream::pair().unwrap();
-    let (host, started) =
-        connected(key, plan, ChildProgram::default(), child, line, PathBuf::from("/dev/null"), reservation);
+    let (name, program, log) = (name.to_owned(), &ChildProgram::default(), "/dev/null".into());
+    let (host, started) = connected(Start { name, key, plan, program, log, reservation }, child, line);
     (host, started, other)
 }

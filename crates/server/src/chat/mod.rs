@@ -5,6 +5,8 @@
 //! process that dies gives its questions an error in words; the next question starts another.
 
 mod host;
+mod key;
 mod pool;
 
-pub(crate) use pool::{Answer, ChatPool, HostKey, PoolSettings};
+pub(crate) use key::HostKey;
+pub(crate) use pool::{Answer, ChatPool, Loaded, PoolSettings};

@@ -4,20 +4,23 @@
 //! jobs; where there is no room, processes that are idle make it, and without them the question is refused until
 //! later. For a job also those make room that answer: they take no more questions and end after the last.
 
-use super::host::{self, Host};
+use super::{
+    host::{self, Host},
+    key::HostKey,
+};
 use crate::{
     api::error::ApiError,
     budget::{Budget, Reservation},
     job::runner::ChildProgram,
-    models::ModelPlace,
 };
 use garden_chat::{ChatRequest, HostPlan, Reply};
 use garden_memory::ByteSize;
 use garden_model::Precision;
+use serde::Serialize;
 use std::{
     collections::HashMap,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -25,6 +28,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{Semaphore, mpsc};
+use utoipa::ToSchema;
 
 /// Logs that are kept, one after another.
 const LOGS: usize = 16;
@@ -37,18 +41,22 @@ const WAITING: usize = 32;
 /// How often a question waits for room that another may take.
 const TRIES: usize = 4;
 
-/// What a process answers with.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct HostKey {
-    pub base: PathBuf,
-    pub adapter: Option<PathBuf>,
-    pub precision: Precision,
-}
-
-impl HostKey {
-    pub(crate) fn new(place: &ModelPlace, precision: Precision) -> Self {
-        Self { base: place.base.clone(), adapter: place.adapter.clone(), precision }
-    }
+/// A model that is loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = LoadedModel)]
+pub(crate) struct Loaded {
+    /// The name that it was first asked by.
+    pub model: String,
+    /// Bits that a weight is held in; null where they are held as they are stored.
+    pub bits: Option<u8>,
+    /// Bytes of the budget that it has.
+    pub memory_bytes: u64,
+    /// Questions that it answers, or that wait for it.
+    pub open_questions: usize,
+    /// Seconds since its last answer, where it has no question.
+    pub idle_seconds: u64,
+    /// Whether it takes no more questions and ends after the last.
+    pub ending: bool,
 }
 
 /// How a pool behaves.
@@ -96,6 +104,13 @@ impl Hosts {
         self.serving.retain(|_, other| !Arc::ptr_eq(other, host));
         self.retiring.push(Arc::clone(host));
         host.wake();
+    }
+
+    /// Retires the processes that are so; how many.
+    fn retire_where(&mut self, is_so: impl Fn(&Host) -> bool) -> usize {
+        let found: Vec<_> = self.serving.values().filter(|host| is_so(host)).cloned().collect();
+        found.iter().for_each(|host| self.retire(host));
+        found.len()
     }
 
     /// Retires processes until what they give back comes to so many bytes, the idle ones first and longest idle before
@@ -163,27 +178,42 @@ impl ChatPool {
         Ok(Self(Arc::new(Inner { program, logs, budget, settings, hosts, starting, waiting, started })))
     }
 
-    /// Asks a model; its process is started if there is none.
-    pub(crate) async fn ask(&self, key: HostKey, request: ChatRequest) -> Result<Answer, ApiError> {
-        let mut request = match self.ask_running(&key, request)? {
+    /// Asks a model; its process is started if there is none, and called by the name that it was first asked
+    /// by.
+    pub(crate) async fn ask(
+        &self,
+        name: &str,
+        key: HostKey,
+        request: ChatRequest,
+    ) -> Result<Answer, ApiError> {
+        let request = match self.ask_running(&key, request)? {
             Ok(answer) => return Ok(answer),
             Err(request) => request,
         };
+        // While no other process is started, this one does not have to make room for it.
+        let _one = self.started(name, &key).await?;
+        let ended = "the model's process ended as soon as it had begun; ask again";
+        self.ask_running(&key, request)?.map_err(|_| ApiError::internal(ended))
+    }
+
+    /// Starts the process of a model if there is none.
+    pub(crate) async fn load(&self, name: &str, key: &HostKey) -> Result<(), ApiError> {
+        self.started(name, key).await.map(drop)
+    }
+
+    /// Starts the process of a model if there is none; no other is started while what is given back lives.
+    async fn started(&self, name: &str, key: &HostKey) -> Result<tokio::sync::MutexGuard<'_, ()>, ApiError> {
         let many =
             |_| ApiError::busy(format!("{WAITING} questions wait for models to be loaded already"), SOON);
         let _place = self.0.waiting.try_acquire().map_err(many)?;
         for _ in 0..TRIES {
             let one = self.0.starting.lock().await;
             // Another question may have started it meanwhile.
-            request = match self.ask_running(&key, request)? {
-                Ok(answer) => return Ok(answer),
-                Err(request) => request,
-            };
-            match self.start(key.clone()).await? {
-                Start::Done => {
-                    let ended = "the model's process ended as soon as it had begun; ask again";
-                    return self.ask_running(&key, request)?.map_err(|_| ApiError::internal(ended));
-                }
+            if self.hosts().serving.contains_key(key) {
+                return Ok(one);
+            }
+            match self.start(name, key.clone()).await? {
+                Start::Done => return Ok(one),
                 Start::After(host) => {
                     // Others start meanwhile: a process may take its time to end.
                     drop(one);
@@ -192,6 +222,37 @@ impl ChatPool {
             }
         }
         Err(ApiError::busy("others took the memory that became free; ask again later", LATER))
+    }
+
+    /// What is loaded, by name.
+    pub(crate) fn loaded(&self) -> Vec<Loaded> {
+        let hosts = self.hosts();
+        let of = |host: &Arc<Host>, ending| {
+            let (open_questions, used) = host.load();
+            let idle_seconds = if open_questions == 0 { used.elapsed().as_secs() } else { 0 };
+            Loaded {
+                model: host.name.clone(),
+                bits: match host.key.precision {
+                    Precision::Bits4 => Some(4),
+                    Precision::Bits8 => Some(8),
+                    Precision::Bits16 => Some(16),
+                    _ => None,
+                },
+                memory_bytes: host.reserved,
+                open_questions,
+                idle_seconds,
+                ending,
+            }
+        };
+        let serving = hosts.serving.values().map(|host| of(host, false));
+        let mut loaded: Vec<_> = serving.chain(hosts.retiring.iter().map(|host| of(host, true))).collect();
+        loaded.sort_by(|a, b| a.model.cmp(&b.model));
+        loaded
+    }
+
+    /// Has the processes of a model end after their last answers; how many there are.
+    pub(crate) fn unload(&self, name: &str) -> usize {
+        self.hosts().retire_where(|host| host.name == name)
     }
 
     /// Hands the question to the model's process, or gives it back where there is none.
@@ -215,7 +276,7 @@ impl ChatPool {
         self.0.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn start(&self, key: HostKey) -> Result<Start, ApiError> {
+    async fn start(&self, name: &str, key: HostKey) -> Result<Start, ApiError> {
         let planned = key.clone();
         let plan = tokio::task::spawn_blocking(move || {
             garden_chat::plan(&planned.base, planned.adapter.as_deref(), planned.precision, None)
@@ -223,13 +284,15 @@ impl ChatPool {
         let plan = plan.await.map_err(ApiError::internal)?;
         let words = |error: garden_chat::PlanFailed| self.0.program.without_folders(&error.to_string());
         let plan = plan.map_err(|error| ApiError::bad_request(words(error)).param("model"))?;
+        self.hosts().retire_where(|other| other.key.is_older(&key));
         let reservation = match self.reserve(&plan)? {
             Ok(reservation) => reservation,
             Err(host) => return Ok(Start::After(host)),
         };
         let number = self.0.started.fetch_add(1, Ordering::Relaxed) % LOGS;
         let log = self.0.logs.join(format!("host-{number}.log"));
-        let start = host::Start { key, plan, program: &self.0.program, log, reservation };
+        let start =
+            host::Start { name: name.to_owned(), key, plan, program: &self.0.program, log, reservation };
         let fault = |error| ApiError::internal(format!("cannot start the model's process: {error}"));
         let (host, started) = host::start(start).await.map_err(fault)?;
         self.attend(host, started);
@@ -307,11 +370,18 @@ impl ChatPool {
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
         self.hosts().make_room(bytes, true).is_some()
     }
+
+    /// Has the processes of models in this folder or below it end after their last answers: the folder is
+    /// deleted.
+    pub(crate) fn retire_below(&self, folder: &Path) {
+        self.hosts().retire_where(|host| host.key.is_below(folder));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::models::ModelPlace;
     use garden_chat::{HostSettings, Message, MessagePart, Speaker};
     use tokio::time;
 
@@ -328,7 +398,9 @@ mod tests {
     }
 
     fn key(name: &str) -> HostKey {
-        HostKey { base: name.into(), adapter: None, precision: Precision::AsStored }
+        let (base, name) = (name.into(), name.to_owned());
+        let place = ModelPlace { base_name: name.clone(), name, base, adapter: None };
+        HostKey::new(&place, Precision::AsStored)
     }
 
     /// Puts a process into the pool that does nothing; the other end of its line.
@@ -345,7 +417,7 @@ mod tests {
         };
         let plan = HostPlan { settings, parts: Vec::new() };
         let reservation = pool.0.budget.reserve_unclaimed(MODEL).unwrap();
-        let (host, started, line) = host::hung(key(name), plan, reservation);
+        let (host, started, line) = host::hung(name, key(name), plan, reservation);
         pool.attend(host, started);
         line
     }
@@ -401,5 +473,33 @@ mod tests {
         assert_eq!(pool.hosts().serving.len(), 2);
         let ending = pool.hosts().make_room(6, false).unwrap();
         assert_eq!(ending.iter().map(|host| host.key.clone()).collect::<Vec<_>>(), [key("idle")]);
+    }
+
+    #[tokio::test]
+    async fn processes_of_a_deleted_folder_take_no_more_questions() {
+        let (budget, folder) = (Budget::new(20), tempfile::tempdir().unwrap());
+        let pool = pool(&budget, folder.path());
+        let _lines = [host(&pool, "/jobs/a/output"), host(&pool, "/jobs/ab/output")];
+        pool.retire_below(Path::new("/jobs/a"));
+        assert!(pool.ask_running(&key("/jobs/a/output"), hello()).unwrap().is_err());
+        assert!(pool.ask_running(&key("/jobs/ab/output"), hello()).unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_loaded_is_told_and_unloaded() {
+        let (budget, folder) = (Budget::new(20), tempfile::tempdir().unwrap());
+        let pool = pool(&budget, folder.path());
+        let _lines = [host(&pool, "b"), host(&pool, "a")];
+        let answer = pool.ask_running(&key("b"), hello()).unwrap();
+        let told = |pool: &ChatPool| {
+            let told = pool.loaded().into_iter();
+            told.map(|model| (model.model, model.open_questions, model.ending)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&pool), [("a".to_owned(), 0, false), ("b".to_owned(), 1, false)]);
+        assert_eq!((pool.unload("b"), pool.unload("b"), pool.unload("c")), (1, 0, 0));
+        assert_eq!(told(&pool)[1], ("b".to_owned(), 1, true), "it finishes what it has");
+        drop(answer);
+        until_free(&budget, 14).await;
+        assert_eq!(told(&pool), [("a".to_owned(), 0, false)]);
     }
 }

@@ -162,6 +162,13 @@ impl Files {
         kept.map(|()| record)
     }
 
+    /// Keeps a text of the server's own as a file. Blocks.
+    pub(crate) fn keep_text(&self, text: &str, new: NewFile) -> Result<FileRecord, FilesError> {
+        let mut content = Content::create(&self.0.data)?;
+        content.append(text.as_bytes())?;
+        self.keep(content, new)
+    }
+
     /// Deletes a file, and its content if no other file has it. Blocks.
     pub(crate) fn delete(&self, id: &str) -> Result<(), FilesError> {
         let missing = || FilesError::Missing(id.to_owned());

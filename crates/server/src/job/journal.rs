@@ -4,7 +4,7 @@
 //! Reading is a stream: a chunk of each file is in memory, however long the job trains. A line that is not JSON is
 //! text that some library printed; it is kept as a note.
 
-use super::folder::JobFolder;
+use super::{folder::JobFolder, names::Names};
 use garden_train::events::{Event, Note, Record, Topic};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -57,7 +57,7 @@ pub(crate) struct Entry {
     /// Its own place: which file, and where in it.
     pub place: Place,
     pub said: Said,
-    /// The line as it stands in its file.
+    /// The line as it stands in its file, with names for the server's paths.
     pub line: String,
 }
 
@@ -116,8 +116,8 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn new(folder: &JobFolder, cursor: Cursor) -> Self {
-        let server = Lines::new(&folder.history(), cursor.server);
-        let trainer = Lines::new(&folder.events(), cursor.trainer);
+        let server = Lines::new(&folder.history(), cursor.server, Names::default());
+        let trainer = Lines::new(&folder.events(), cursor.trainer, Names::of_job(folder));
         Self { cursor, server, trainer }
     }
 
@@ -180,11 +180,13 @@ struct Lines {
     ready: VecDeque<Ready>,
     /// The time of the line before.
     time: f64,
+    /// What clients call the paths in it.
+    names: Names,
 }
 
 impl Lines {
-    fn new(path: &Path, offset: u64) -> Self {
-        Self { path: path.to_owned(), offset, ready: VecDeque::new(), time: 0.0 }
+    fn new(path: &Path, offset: u64, names: Names) -> Self {
+        Self { path: path.to_owned(), offset, ready: VecDeque::new(), time: 0.0, names }
     }
 
     fn peek(&mut self, parse: fn(&str, f64) -> Option<Said>) -> io::Result<Option<(&Said, u64)>> {
@@ -211,10 +213,10 @@ impl Lines {
         for line in bytes[..=end].split_inclusive(|byte| *byte == b'\n') {
             let line_end = offset + line.len() as u64;
             let text = String::from_utf8_lossy(line);
-            let text = text.trim_end_matches(['\n', '\r']);
-            if let Some(said) = parse(text, self.time) {
+            let line = self.names.clean(text.trim_end_matches(['\n', '\r']));
+            if let Some(said) = parse(&line, self.time) {
                 self.time = time_of(&said);
-                self.ready.push_back(Ready { offset, end: line_end, said, line: text.to_owned() });
+                self.ready.push_back(Ready { offset, end: line_end, said, line });
             }
             offset = line_end;
         }
@@ -276,6 +278,27 @@ mod tests {
             ["five"],
             "a reader goes on where another left off"
         );
+    }
+
+    #[test]
+    fn the_trainer_speaks_of_files_by_their_names() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = JobFolder::at(root.path().join("jobs/ftjob-a"));
+        fs::create_dir_all(folder.path()).unwrap();
+        let auto = serde_json::json!("auto");
+        let record = serde_json::json!({
+            "id": "ftjob-a", "number": 1, "created_at": 1,
+            "model": "tiny", "base": "tiny", "training_file": "file-a",
+            "hyperparameters": {"batch_size": auto, "learning_rate_multiplier": auto, "n_epochs": auto},
+            "seed": 1, "metadata": {}, "settings": {}, "max_restarts": 0,
+        });
+        fs::write(folder.path().join("job.json"), record.to_string()).unwrap();
+        let blob = root.path().join("blobs/aa/rows.jsonl");
+        fs::write(folder.settings(), serde_json::json!({"dataset": blob}).to_string()).unwrap();
+        let said = format!("{}, row 3: bad; see {}", blob.display(), folder.output().display());
+        fs::write(folder.events(), format!("{}\n", note(2.0, &said))).unwrap();
+        let found = texts(&mut Journal::new(&folder, Cursor::default()));
+        assert_eq!(found, ["file-a, row 3: bad; see jobs/ftjob-a/output"]);
     }
 
     #[test]

@@ -4,11 +4,11 @@
 //! the plan as JSON. [`Planner`] runs in the server: it starts the child, waits for a bounded time, and reads a bounded
 //! answer.
 
-use super::runner::ChildProgram;
+use super::{blame, names::Names, runner::ChildProgram};
 use garden_memory::ByteSize;
-use garden_model::MemoryPlan;
+use garden_model::{MemoryPlan, PlanError};
 use garden_train::{
-    Least, Load, ModelFolder, NoFrontEnd, RunConfig, Setting, Source, TrainOptions, open_data, plan,
+    Least, ModelFolder, NoFrontEnd, RunConfig, Setting, Source, TrainOptions, open_data, plan,
 };
 use serde::{Deserialize, Serialize};
 use std::{path::Path, process::Stdio, sync::Arc, time::Duration};
@@ -26,7 +26,7 @@ const MEMORY: u64 = 2 << 30;
 pub(crate) struct JobPlan {
     /// Bytes at the peak.
     pub total_bytes: u64,
-    /// Bytes that the server may give it.
+    /// Bytes that it may take: the server's budget, or its own where that is less.
     pub budget_bytes: u64,
     /// Whether it fits.
     pub fits: bool,
@@ -62,15 +62,43 @@ pub(crate) struct LeastPlan {
 #[serde(rename_all = "snake_case")]
 enum Printed {
     Plan(Box<JobPlan>),
-    Error(String),
+    Error(Refusal),
+}
+
+/// Why a run cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub words: String,
+    /// The field of the request that is at fault.
+    pub param: Option<String>,
+}
+
+impl Refusal {
+    /// An error in words, with its causes.
+    fn of(error: &dyn std::error::Error) -> Self {
+        let mut words = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let inner_words = inner.to_string();
+            if !words.contains(&inner_words) {
+                words = format!("{words}: {inner_words}");
+            }
+            cause = inner.source();
+        }
+        Self { words: blame::with_keys(&words), param: None }
+    }
+
+    fn at(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..self }
+    }
 }
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanFault {
     /// The rows, the model or the settings cannot be used.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{}", .0.words)]
+    Refused(Refusal),
     /// It takes longer than the caller waits.
     #[error("reading the rows takes longer than {} s", .0.as_secs())]
     TimeOut(Duration),
@@ -82,6 +110,15 @@ pub(crate) enum PlanFault {
     Broken(String),
 }
 
+/// What kind of fault it is if this field is wrong.
+pub(crate) fn code_of(param: Option<&str>) -> &'static str {
+    match param {
+        Some("model") => "invalid_model",
+        None | Some("training_file" | "validation_file") => "invalid_training_file",
+        Some(_) => "invalid_value",
+    }
+}
+
 /// Plans the run of a configuration file for so many bytes, and gives JSON to print: the plan, or why there is none.
 pub fn plan_job(settings: &Path, room: u64) -> String {
     let printed = match planned(settings, room) {
@@ -91,42 +128,24 @@ pub fn plan_job(settings: &Path, room: u64) -> String {
     serde_json::to_string(&printed).unwrap_or_default()
 }
 
-fn planned(settings: &Path, room: u64) -> Result<JobPlan, String> {
-    let text = |error: &dyn std::error::Error| {
-        let mut words = error.to_string();
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            let inner_words = inner.to_string();
-            if !words.contains(&inner_words) {
-                words = format!("{words}: {inner_words}");
-            }
-            cause = inner.source();
-        }
-        words
-    };
-    let (options, NoFrontEnd {}) = TrainOptions::from_file(settings).map_err(|error| text(&error))?;
-    let config = RunConfig::resolve(options).map_err(|error| text(&error))?;
-    let place = garden_data::model_folder(&config.base_model, &()).map_err(|error| text(&error))?;
-    let folder = ModelFolder::open(&place).map_err(|error| text(&error))?;
-    let data = open_data(&config, &folder, &()).map_err(|error| text(&error))?;
-    let source = Source::in_folder(folder.config(), folder.path()).map_err(|error| text(&error))?;
-    let least = Least::of(&config, folder.config(), &source, &data.one_row).map_err(|error| text(&error))?;
-    let plan = plan_within(&config, &folder, source, &data.load, room).map_err(|error| text(&error))?;
-    Ok(described(&plan, &least, room))
-}
-
-fn plan_within(
-    config: &RunConfig,
-    folder: &ModelFolder,
-    source: Source,
-    load: &Load,
-    room: u64,
-) -> Result<MemoryPlan, garden_model::PlanError> {
+fn planned(settings: &Path, room: u64) -> Result<JobPlan, Refusal> {
+    let of_model = |error: &dyn std::error::Error| Refusal::of(error).at("model");
+    let (options, NoFrontEnd {}) = TrainOptions::from_file(settings).map_err(|error| Refusal::of(&error))?;
+    let mut config =
+        RunConfig::resolve(options).map_err(|error| Refusal::of(&error).at(blame::of_config(&error)))?;
     // The run keeps the same budget, so it makes the same plan. What is free at this moment does not matter: the job
     // may wait for hours.
-    let mut config = config.clone();
-    config.memory.budget = Some(config.memory.budget.map_or(room, |budget| budget.min(room)));
-    plan(&config, folder.config(), source, load, None)
+    let room = config.memory.budget.map_or(room, |budget| budget.min(room));
+    config.memory.budget = Some(room);
+    let place = garden_data::model_folder(&config.base_model, &()).map_err(|error| of_model(&error))?;
+    let folder = ModelFolder::open(&place).map_err(|error| of_model(&error))?;
+    let data = open_data(&config, &folder, &())
+        .map_err(|error| Refusal::of(&error).at(blame::of_run(&error, &config)))?;
+    let source = Source::in_folder(folder.config(), folder.path()).map_err(|error| of_model(&error))?;
+    let of_plan = |error: PlanError| Refusal::of(&error).at(blame::of_plan(&error));
+    let least = Least::of(&config, folder.config(), &source, &data.one_row).map_err(of_plan)?;
+    let plan = plan(&config, folder.config(), source, &data.load, None).map_err(of_plan)?;
+    Ok(described(&plan, &least, room))
 }
 
 fn described(plan: &MemoryPlan, least: &[Least], room: u64) -> JobPlan {
@@ -164,7 +183,7 @@ impl JobPlan {
     /// Why the job can never run here, with the table and what would do.
     pub(crate) fn refusal(&self) -> String {
         let mut words = format!(
-            "this job needs {}, and the server's memory budget is {}\n{}",
+            "this job needs {}, and its memory budget is {}\n{}",
             ByteSize(self.total_bytes),
             ByteSize(self.budget_bytes),
             self.table
@@ -198,19 +217,27 @@ impl Planner {
         Self { program, places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
 
-    /// The plan of a configuration file, waited for no longer than `patience`, its turn included.
+    /// The plan of a configuration file, waited for no longer than `patience`, its turn included. What it
+    /// refuses, it calls by these names.
     pub(crate) async fn plan(
         &self,
         settings: &Path,
         room: u64,
         patience: Duration,
+        names: &Names,
     ) -> Result<JobPlan, PlanFault> {
         let planned = time::timeout(patience, async {
             // The semaphore is never closed.
             let _place = self.places.acquire().await.ok();
             self.run(settings, room).await
         });
-        planned.await.map_err(|_| PlanFault::TimeOut(patience))?
+        match planned.await.map_err(|_| PlanFault::TimeOut(patience))? {
+            Err(PlanFault::Refused(refusal)) => {
+                let words = self.program.without_folders(&names.clean(&refusal.words));
+                Err(PlanFault::Refused(Refusal { words, ..refusal }))
+            }
+            planned => planned,
+        }
     }
 
     async fn run(&self, settings: &Path, room: u64) -> Result<JobPlan, PlanFault> {
@@ -230,10 +257,9 @@ impl Planner {
         let status = child.wait().await.map_err(broken)?;
         match serde_json::from_slice(&answer) {
             Ok(Printed::Plan(plan)) => Ok(*plan),
-            // Where the server keeps its data is nobody's business.
-            Ok(Printed::Error(words)) => Err(PlanFault::Refused(self.program.without_folders(&words))),
+            Ok(Printed::Error(refusal)) => Err(PlanFault::Refused(refusal)),
             Err(_) => Err(match self.program.wrote_too_much(status) {
-                Some(words) => PlanFault::Refused(words),
+                Some(words) => PlanFault::Refused(Refusal { words, param: Some("training_file".to_owned()) }),
                 None => PlanFault::Broken(format!("its process ended with {status}")),
             }),
         }
@@ -282,7 +308,8 @@ mod tests {
             ..ChildProgram::default()
         });
         let ran = || std::fs::read_dir(folder.path()).unwrap().flatten().count() - 1;
-        let plan = |patience| planner.plan(Path::new("settings.toml"), 1, patience);
+        let names = Names::default();
+        let plan = |patience| planner.plan(Path::new("settings.toml"), 1, patience, &names);
         let long = Duration::from_secs(600);
         let third = async {
             while ran() < 2 {

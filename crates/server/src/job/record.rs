@@ -79,6 +79,12 @@ impl JobRecord {
         let end = &self.id[self.id.len().saturating_sub(8)..];
         format!("ft:{}:{}:{end}", self.base, self.suffix.as_deref().unwrap_or("job"))
     }
+
+    /// Whether a model of this name is the job's result or one of its checkpoints.
+    pub(crate) fn made(&self, model: &str) -> bool {
+        let rest = model.strip_prefix(&self.tuned_model());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(":ckpt-step-"))
+    }
 }
 
 /// Where a job stands.
@@ -162,6 +168,9 @@ pub(crate) struct JobState {
     pub fault: Option<Fault>,
     /// The checkpoint that is the result of a job that was stopped.
     pub result_step: Option<u64>,
+    /// The files with its numbers.
+    #[serde(default)]
+    pub result_files: Vec<String>,
     pub trained_tokens: Option<u64>,
     /// Why it waits, where that is not for its turn.
     pub waiting_for: Option<String>,
@@ -191,6 +200,7 @@ impl JobState {
             finished_at: None,
             fault: None,
             result_step: None,
+            result_files: Vec::new(),
             trained_tokens: None,
             waiting_for: None,
             last_end: None,

@@ -12,7 +12,8 @@ use std::{
 };
 
 /// How the tables came to be: entry `n` leads from version `n` to `n + 1`. Entries are only ever added.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE jobs (
         seq INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE,
@@ -49,7 +50,26 @@ const MIGRATIONS: &[&str] = &["
         job TEXT,
         time INTEGER NOT NULL
     ) WITHOUT ROWID;
-"];
+",
+    // Places in the lists of what was deleted, the last ten thousand of them: a client that deletes what it
+    // lists, page by page, asks for what comes after something that is gone.
+    "
+    CREATE TABLE gone (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        list TEXT NOT NULL,
+        seq INTEGER NOT NULL
+    );
+    CREATE TRIGGER jobs_gone AFTER DELETE ON jobs BEGIN
+        INSERT OR REPLACE INTO gone (id, list, seq) VALUES (old.id, 'jobs', old.seq);
+        DELETE FROM gone WHERE number <= last_insert_rowid() - 10000;
+    END;
+    CREATE TRIGGER files_gone AFTER DELETE ON files BEGIN
+        INSERT OR REPLACE INTO gone (id, list, seq) VALUES (old.id, 'files', old.seq);
+        DELETE FROM gone WHERE number <= last_insert_rowid() - 10000;
+    END;
+",
+];
 
 /// How long SQLite itself waits for a lock; the writer thread then tries again.
 const BUSY: Duration = Duration::from_millis(200);

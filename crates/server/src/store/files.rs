@@ -1,6 +1,6 @@
 //! Files in the index: what lists and clean-up ask for. The records themselves are in the data folder.
 
-use super::{Page, Store, StoreError};
+use super::{Page, Store, StoreError, place};
 use rusqlite::{Connection, OptionalExtension, Transaction, params, params_from_iter, types::Value};
 
 /// A file as the index has it.
@@ -103,9 +103,7 @@ fn list(connection: &Connection, query: &FileQuery) -> Result<Page<String>, Stor
     let mut sql = "SELECT record FROM files WHERE true".to_owned();
     let mut values = Vec::new();
     if let Some(after) = &query.after {
-        let mut statement = connection.prepare_cached("SELECT seq FROM files WHERE id = ?")?;
-        let seq: Option<i64> = statement.query_row([after], |row| row.get(0)).optional()?;
-        values.push(Value::Integer(seq.ok_or_else(|| StoreError::NoCursor(after.clone()))?));
+        values.push(Value::Integer(place(connection, "files", after)?));
         sql += &format!(" AND seq {than} ?");
     }
     if let Some(purpose) = &query.purpose {

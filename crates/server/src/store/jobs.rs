@@ -1,7 +1,7 @@
 //! Jobs in the index.
 
-use super::{Page, Store, StoreError};
-use rusqlite::{OptionalExtension, Row, Transaction, params, params_from_iter, types::Value};
+use super::{Page, Store, StoreError, place};
+use rusqlite::{Row, Transaction, params, params_from_iter, types::Value};
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
@@ -30,6 +30,8 @@ pub(crate) struct JobQuery {
     pub limit: usize,
     /// Only jobs that have all of these.
     pub metadata: Vec<(String, String)>,
+    /// Only jobs that have no metadata.
+    pub without_metadata: bool,
     pub state: Option<String>,
 }
 
@@ -125,9 +127,7 @@ fn list(connection: &rusqlite::Connection, query: &JobQuery) -> Result<Page<JobR
     let mut sql = "SELECT id, created_at, state, priority, record FROM jobs WHERE true".to_owned();
     let mut values = Vec::new();
     if let Some(after) = &query.after {
-        let mut statement = connection.prepare_cached("SELECT seq FROM jobs WHERE id = ?")?;
-        let seq: Option<i64> = statement.query_row([after], |row| row.get(0)).optional()?;
-        values.push(Value::Integer(seq.ok_or_else(|| StoreError::NoCursor(after.clone()))?));
+        values.push(Value::Integer(place(connection, "jobs", after)?));
         sql += " AND seq < ?";
     }
     if let Some(state) = &query.state {
@@ -137,6 +137,9 @@ fn list(connection: &rusqlite::Connection, query: &JobQuery) -> Result<Page<JobR
     for (key, value) in &query.metadata {
         values.extend([Value::Text(key.clone()), Value::Text(value.clone())]);
         sql += " AND id IN (SELECT job FROM job_metadata WHERE key = ? AND value = ?)";
+    }
+    if query.without_metadata {
+        sql += " AND id NOT IN (SELECT job FROM job_metadata)";
     }
     values.push(Value::Integer(i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1)));
     sql += " ORDER BY seq DESC LIMIT ?";

@@ -17,7 +17,7 @@ pub(crate) use jobs::{JobQuery, JobRow, Written};
 
 use crate::{api::error::ApiError, data_dir::DataDir};
 use readers::Readers;
-use rusqlite::{Connection, ErrorCode, Transaction};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use writer::Writer;
 
@@ -140,6 +140,16 @@ impl Store {
     ) -> Result<T, StoreError> {
         work(&self.readers.blocking())
     }
+}
+
+/// The place in a list of what a page begins after, also where it was deleted not long ago.
+fn place(connection: &Connection, list: &'static str, id: &str) -> Result<i64, StoreError> {
+    let sql = format!(
+        "SELECT seq FROM {list} WHERE id = ?1
+         UNION ALL SELECT seq FROM gone WHERE id = ?1 AND list = '{list}'"
+    );
+    let seq = connection.prepare_cached(&sql)?.query_row([id], |row| row.get(0)).optional()?;
+    seq.ok_or_else(|| StoreError::NoCursor(id.to_owned()))
 }
 
 /// Seconds since 1970.

@@ -67,10 +67,37 @@ async fn jobs_are_kept_listed_newest_first_and_deleted() {
     let nowhere = JobQuery { limit: 1, after: Some("ftjob-x".to_owned()), ..JobQuery::default() };
     assert!(matches!(store.list_jobs(nowhere).await, Err(StoreError::NoCursor(_))));
 
+    put(&store, JobRow { metadata: Default::default(), ..job("ftjob-2") }).await.unwrap();
+    let plain = JobQuery { limit: 9, without_metadata: true, ..JobQuery::default() };
+    assert_eq!(ids(&list(plain).await), ["ftjob-2"]);
+
     assert_eq!(store.jobs_by_state().await.unwrap(), [("queued".to_owned(), 4), ("succeeded".to_owned(), 1)]);
     assert!(delete(&store, "ftjob-0").await.unwrap());
     assert!(!delete(&store, "ftjob-0").await.unwrap());
     assert_eq!(store.all_job_ids().unwrap(), ["ftjob-1", "ftjob-2", "ftjob-3", "ftjob-4"]);
+    assert!(delete(&store, "ftjob-3").await.unwrap());
+    let next = list(JobQuery { limit: 9, after: Some("ftjob-3".to_owned()), ..JobQuery::default() }).await;
+    assert_eq!(ids(&next), ["ftjob-2", "ftjob-1"], "its place is remembered");
+}
+
+#[tokio::test]
+async fn places_of_what_is_gone_are_kept_for_the_last_ten_thousand() {
+    let (_folder, data, _lock) = data();
+    let store = store(&data);
+    let insert =
+        "INSERT INTO files (id, created_at, purpose, sha256, record) VALUES (?, 1, 'vision', '', '{}')";
+    let work = move |transaction: &Transaction<'_>| {
+        for number in 0..10_001 {
+            transaction.prepare_cached(insert)?.execute([format!("file-{number}")])?;
+        }
+        transaction.execute("DELETE FROM files", [])
+    };
+    store.write(work).await.unwrap();
+    let after = |id: &str| FileQuery { after: Some(id.to_owned()), limit: 1, ..FileQuery::default() };
+    assert!(matches!(store.list_files(after("file-0")).await, Err(StoreError::NoCursor(_))));
+    assert!(store.list_files(after("file-1")).await.unwrap().data.is_empty());
+    let other = JobQuery { after: Some("file-1".to_owned()), limit: 1, ..JobQuery::default() };
+    assert!(matches!(store.list_jobs(other).await, Err(StoreError::NoCursor(_))), "of another list");
 }
 
 #[tokio::test]

@@ -60,19 +60,21 @@ async fn create(State(app): State<App>, client: Client, request: Request) -> Res
     let models = app.models.clone();
     let read = super::blocking(move || {
         let asked = request::read(body::object(&bytes)?)?;
-        let place = models.find(&asked.model)?;
-        Ok((asked, place))
+        let key = HostKey::new(&models.find_ready(&asked.model)?, asked.precision);
+        Ok((asked, key))
     });
-    let (Asked { model, request, precision, stream, include_usage }, place) = read.await?;
+    let (Asked { model, request, stream, include_usage, longest, .. }, key) = read.await?;
     let streaming = stream.then(|| app.streams.open(&client)).transpose()?;
     let logprobs = request.logprobs.is_some();
-    let mut answer = app.chat.ask(HostKey::new(&place, precision), request).await?;
+    let mut answer = app.chat.ask(&model, key, request).await?;
     let first = answer.next().await;
     // The model has read the question.
     drop(on_its_way);
     let first = first.ok_or_else(|| ApiError::internal("the model's process gave no answer"))?;
     if let Reply::Fault(fault) = first {
-        return Err(refusal(fault));
+        let error = refusal(fault);
+        let of_length = error.param.as_deref() == Some("max_tokens");
+        return Err(if of_length { error.param(longest) } else { error });
     }
     let heading = Heading {
         id: Kind::Completion.fresh(),

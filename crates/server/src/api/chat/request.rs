@@ -145,6 +145,8 @@ pub(super) struct Asked {
     pub model: String,
     pub request: ChatRequest,
     pub precision: Precision,
+    /// What the client calls the length of the longest answer.
+    pub longest: &'static str,
     pub stream: bool,
     pub include_usage: bool,
 }
@@ -237,7 +239,8 @@ pub(super) fn read(body: Map<String, Value>) -> Result<Asked, ApiError> {
     let stream = fields.flag("stream")?;
     let include_usage = read_stream_options(fields.take("stream_options"), stream)?;
     fields.left.iter().try_for_each(|(name, value)| harmless(name, value))?;
-    Ok(Asked { model, request, precision, stream, include_usage })
+    let longest = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
+    Ok(Asked { model, request, precision, longest, stream, include_usage })
 }
 
 fn read_precision(fields: &mut Fields) -> Result<Precision, ApiError> {
@@ -446,11 +449,14 @@ fn read_image(at: &str, image: Option<Value>) -> Result<MessagePart, ApiError> {
             format!("{shown}: images of other places are not fetched; send the image as a data: URL");
         return Err(wrong(at, message).code("unsupported_image_url"));
     }
-    let data = url.strip_prefix("data:image/").and_then(|rest| rest.split_once(";base64,"));
-    match data {
-        Some((kind, data)) if kind.len() < 40 && !data.is_empty() => {
-            let start = url.len() - data.len();
-            Ok(MessagePart::Image(url.split_off(start)))
+    // A scheme and a media type may be written in either case.
+    let is_image = |head: &str| {
+        let head = head.to_ascii_lowercase();
+        head.strip_prefix("data:image/").is_some_and(|kind| kind.ends_with(";base64"))
+    };
+    match url.find(',') {
+        Some(comma) if comma < 60 && is_image(&url[..comma]) && comma + 1 < url.len() => {
+            Ok(MessagePart::Image(url.split_off(comma + 1)))
         }
         _ => Err(wrong(at, "an image must be a URL of the form data:image/png;base64,...")),
     }
@@ -496,6 +502,17 @@ mod tests {
         assert_eq!(request.messages[0].role, Speaker::System);
         let [first, _, third] = &request.messages[1].parts[..] else { panic!("three parts") };
         assert_eq!((first, third), (&MessagePart::Image("QUJD".into()), &MessagePart::Image("QUJD".into())));
+    }
+
+    #[test]
+    fn the_scheme_of_an_image_may_be_written_in_either_case() {
+        let read = |url: &str| read_image("at", Some(json!({"url": url})));
+        for url in ["DATA:IMAGE/PNG;BASE64,QUJD", "data:image/png;base64,QUJD"] {
+            assert_eq!(read(url).unwrap(), MessagePart::Image("QUJD".into()));
+        }
+        for url in ["data:image/png;base64,", "data:image/png,QUJD", "DATA:TEXT/PLAIN;base64,QUJD"] {
+            assert!(read(url).is_err(), "{url}");
+        }
     }
 
     #[test]

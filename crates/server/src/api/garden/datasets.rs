@@ -215,7 +215,7 @@ impl Rows {
 /// The flags that name a model's folder.
 fn model_words(app: &App, model: Option<&str>) -> Result<Vec<OsString>, ApiError> {
     let Some(model) = model else { return Ok(Vec::new()) };
-    Ok(vec!["--base-model".into(), app.models.find(model)?.base.into()])
+    Ok(vec!["--base-model".into(), app.models.find_ready(model)?.base.into()])
 }
 
 fn parsed(answer: &[u8]) -> Result<Value, ApiError> {

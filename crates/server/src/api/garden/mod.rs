@@ -2,6 +2,7 @@
 
 mod analyze;
 mod answers;
+mod chat;
 mod datasets;
 mod energy;
 mod machine;
@@ -19,6 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(datasets::routes())
         .merge(analyze::routes())
         .merge(answers::routes())
+        .merge(chat::routes())
         .merge(watch::routes())
         .merge(processes::routes())
         .merge(machine::routes())

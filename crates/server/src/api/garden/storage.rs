@@ -9,6 +9,7 @@ use crate::{
         error::ApiError,
         extract::Json,
         jobs::{find, folder_of},
+        models::refuse_if_needed,
     },
     app::App,
     data_dir::DataDir,
@@ -207,7 +208,10 @@ async fn clean(State(app): State<App>, Json(asked): Json<Clean>) -> Result<Json<
         let mut cleaned = Cleaned::default();
         for name in &asked.checkpoints {
             match deletable(&app, name) {
-                Ok(path) => cleaned.delete(&path),
+                Ok(path) => {
+                    cleaned.delete(&path);
+                    app.chat.retire_below(&path);
+                }
                 Err(why) => cleaned.refused.push(format!("step {} of {}: {why}", name.step, name.job)),
             }
         }
@@ -228,10 +232,13 @@ fn deletable(app: &App, name: &CheckpointName) -> Result<PathBuf, String> {
     if let Some(why) = refusal(&state, name.step) {
         return Err(why.to_owned());
     }
-    match folder.checkpoints().contains(&name.step) {
-        true => Ok(folder.checkpoint(name.step)),
-        false => Err("there is no such checkpoint".to_owned()),
+    if !folder.checkpoints().contains(&name.step) {
+        return Err("there is no such checkpoint".to_owned());
     }
+    let record = folder.read_record().map_err(|error| error.to_string())?;
+    let checkpoint = format!("{}:ckpt-step-{}", record.tuned_model(), name.step);
+    refuse_if_needed(&app.models, |base| base == checkpoint).map_err(|error| error.message)?;
+    Ok(folder.checkpoint(name.step))
 }
 
 impl Cleaned {

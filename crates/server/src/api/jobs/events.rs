@@ -4,8 +4,8 @@ use super::folder_of;
 use crate::{
     api::{
         error::ApiError,
-        extract::{Json, Path, Query},
-        list::{List, limit},
+        extract::{Json, Path},
+        list::{List, Narrowed, limit},
     },
     app::App,
     job::{
@@ -71,7 +71,7 @@ enum EventKind {
 pub(super) async fn events(
     State(app): State<App>,
     Path(id): Path<String>,
-    Query(query): Query<PageQuery>,
+    Narrowed(query): Narrowed<PageQuery>,
 ) -> Result<Json<List<EventObject>>, ApiError> {
     let folder = folder_of(&app, &id)?;
     let most = limit(query.limit, 20, 1000)?;
@@ -168,7 +168,7 @@ pub(super) fn step_of(job: &str, id: &str) -> Option<u64> {
 pub(super) async fn checkpoints(
     State(app): State<App>,
     Path(id): Path<String>,
-    Query(query): Query<PageQuery>,
+    Narrowed(query): Narrowed<PageQuery>,
 ) -> Result<Json<List<CheckpointObject>>, ApiError> {
     let folder = folder_of(&app, &id)?;
     let most = limit(query.limit, 10, 1000)?;

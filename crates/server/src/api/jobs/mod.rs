@@ -3,16 +3,18 @@
 mod create;
 mod curves;
 mod events;
+mod once;
 mod stream;
 mod view;
 
-pub(crate) use create::Creating;
+pub(crate) use once::Creating;
 pub(crate) use view::JobObject;
 
 use super::{
     error::ApiError,
-    extract::{Json, Path, Query},
-    list::{List, limit},
+    extract::{Json, Path},
+    list::{List, Narrowed, limit},
+    models::refuse_if_needed,
 };
 use crate::{
     app::App,
@@ -69,8 +71,49 @@ struct ListQuery {
     /// From 1 to 1000; 20 without it.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
-    /// Jobs in this state: `queued`, `paused`, `running` ...
-    state: Option<String>,
+    /// Jobs in this state.
+    #[param(inline)]
+    state: Option<ListState>,
+    /// `null` for jobs without metadata.
+    #[param(inline, nullable = false)]
+    metadata: Option<NoMetadata>,
+}
+
+/// The states of jobs, as `garden.state` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ListState {
+    #[serde(alias = "validating_files")]
+    Validating,
+    Queued,
+    Paused,
+    Running,
+    Stopping,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl ListState {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Validating => "validating",
+            Self::Queued => "queued",
+            Self::Paused => "paused",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// What a list is asked for that leaves out jobs with metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum NoMetadata {
+    Null,
 }
 
 /// Lists jobs, the newest first.
@@ -79,7 +122,7 @@ struct ListQuery {
     responses((status = 200, body = List<JobObject>)))]
 async fn list(
     State(app): State<App>,
-    Query(query): Query<ListQuery>,
+    Narrowed(query): Narrowed<ListQuery>,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<List<JobObject>>, ApiError> {
     let page = app
@@ -88,7 +131,8 @@ async fn list(
             after: query.after,
             limit: limit(query.limit, 20, 1000)?,
             metadata: metadata_filter(raw.as_deref().unwrap_or_default())?,
-            state: query.state,
+            without_metadata: query.metadata.is_some(),
+            state: query.state.map(|state| state.word().to_owned()),
         })
         .await?;
     let has_more = page.has_more;
@@ -144,11 +188,29 @@ async fn retrieve(State(app): State<App>, Path(id): Path<String>) -> Result<Json
     find(&app, &id).await.map(Json)
 }
 
-/// Deletes a job that is over, with its checkpoints, its log and its tuned model.
+/// Deletes a job that is over, with its checkpoints, its log, its results and its tuned model.
 #[utoipa::path(delete, path = "/v1/fine_tuning/jobs/{id}", tag = "Jobs", params(("id" = String, Path)),
     responses((status = 200, body = Deleted)))]
 async fn delete(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Deleted>, ApiError> {
+    let folder = folder_of(&app, &id)?;
+    let (models, place) = (app.models.clone(), folder.path().to_owned());
+    let results = super::blocking(move || {
+        if let Ok(record) = folder.read_record() {
+            // What it trained whole may be the base of others.
+            refuse_if_needed(&models, |base| record.made(base))?;
+        }
+        Ok(folder.read_state().map(|state| state.result_files).unwrap_or_default())
+    });
+    let results = results.await?;
     app.jobs.delete(&id).await?;
+    app.chat.retire_below(&place);
+    let files = app.files.clone();
+    super::blocking(move || {
+        // The client may have deleted them before.
+        results.iter().for_each(|file| drop(files.delete(file)));
+        Ok(())
+    })
+    .await?;
     Ok(Json(Deleted { id, object: "fine_tuning.job", deleted: true }))
 }
 

@@ -4,7 +4,7 @@ use crate::job::{
     manager::Indexed,
     planner::JobPlan,
     progress::Doing,
-    record::{AttemptEnd, CheckpointOf, Hyperparameters, LastReading, OrAuto, Phase},
+    record::{AttemptEnd, CheckpointOf, Hyperparameters, LastReading, Phase},
 };
 use garden_memory::Verdict;
 use serde::Serialize;
@@ -204,7 +204,7 @@ impl JobObject {
                 kind: "supervised",
                 supervised: SupervisedMethod { hyperparameters: record.hyperparameters.clone() },
             },
-            result_files: Vec::new(),
+            result_files: state.result_files.clone(),
             trained_tokens: state
                 .phase
                 .is_final()
@@ -265,11 +265,4 @@ fn status(phase: Phase) -> Status {
         Phase::Failed => Status::Failed,
         Phase::Cancelled => Status::Cancelled,
     }
-}
-
-/// The hyperparameters that a rerun starts from.
-pub(crate) fn as_auto(hyperparameters: &Hyperparameters) -> bool {
-    hyperparameters.batch_size == OrAuto::AUTO
-        && hyperparameters.learning_rate_multiplier == OrAuto::AUTO
-        && hyperparameters.n_epochs == OrAuto::AUTO
 }

@@ -17,8 +17,10 @@ use super::{
     ending::{self, Next},
     journal::Level,
     keeper::seconds_now,
+    names::Names,
     planner::{JobPlan, PlanFault, Planner},
     record::{JobRecord, JobState, Phase},
+    results,
     runner::{RunState, Runner},
 };
 use crate::{
@@ -60,6 +62,10 @@ const PLAN_PATIENCE: Duration = Duration::from_secs(6 * 3600);
 /// Is told that a job is over; whether it was heard. What was not is told again by the next server.
 pub(crate) type OnEnd = Box<dyn Fn(&JobRecord, Phase) -> bool + Send>;
 
+/// Keeps the numbers of a job as a file, and gives the file's id. The same job has the same file however
+/// often.
+pub(crate) type KeepResults = Box<dyn Fn(&JobRecord, String) -> io::Result<String> + Send>;
+
 /// What the manager needs of the rest of the server.
 pub(crate) struct Surroundings {
     pub data: DataDir,
@@ -70,6 +76,7 @@ pub(crate) struct Surroundings {
     pub max_jobs: usize,
     /// Called when a job is over.
     pub on_end: OnEnd,
+    pub keep_results: KeepResults,
     /// Asks models to give back so many bytes; whether they will.
     pub make_room: Box<dyn Fn(u64) -> bool + Send>,
     pub runtime: tokio::runtime::Handle,
@@ -121,17 +128,17 @@ struct Outlook {
     models: BTreeSet<String>,
 }
 
-/// Files of a job that is being made: they are not deleted meanwhile.
+/// Files and models of a job that is being made: they are not deleted meanwhile.
 pub(crate) struct Pin {
-    files: Vec<String>,
+    names: Vec<String>,
     pinned: Arc<Mutex<Vec<String>>>,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        for file in &self.files {
-            if let Some(place) = pinned.iter().position(|other| other == file) {
+        for name in &self.names {
+            if let Some(place) = pinned.iter().position(|other| other == name) {
                 pinned.swap_remove(place);
             }
         }
@@ -217,15 +224,16 @@ impl Jobs {
             || self.outlook.read().unwrap_or_else(PoisonError::into_inner).files.contains(id)
     }
 
-    /// Whether a job that is not over starts from this model.
+    /// Whether a job that is not over, or one that is being made, starts from this model.
     pub(crate) fn uses_model(&self, name: &str) -> bool {
-        self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|pinned| pinned == name)
+            || self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
     }
 
-    /// Keeps files from being deleted while a job is made of them.
-    pub(crate) fn pin(&self, files: Vec<String>) -> Pin {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(files.iter().cloned());
-        Pin { files, pinned: self.pinned.clone() }
+    /// Keeps files and models from being deleted while a job is made of them.
+    pub(crate) fn pin(&self, names: Vec<String>) -> Pin {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(names.iter().cloned());
+        Pin { names, pinned: self.pinned.clone() }
     }
 
     async fn ask<T>(
@@ -363,7 +371,16 @@ impl Manager {
         let next = ending::next(&job.record, &job.state, &job.progress, end.as_ref(), limit);
         let step = job.progress.step;
         let checkpoint = job.folder.checkpoints().last().copied();
+        let results = match next {
+            Next::Succeeded | Next::Cancelled { kept: true } => {
+                let table = results::table(&job.folder);
+                // A full disk costs the table, not the job.
+                table.and_then(|table| (self.surroundings.keep_results)(&job.record, table)).ok()
+            }
+            _ => None,
+        };
         let changed = job.change(|state| {
+            state.result_files = results.into_iter().collect();
             state.energy_joules = add(state.energy_joules, end.as_ref().and_then(|end| end.energy_joules));
             state.last_end = end;
             (state.handle, state.wanted, state.told) = (None, None, false);
@@ -436,10 +453,11 @@ impl Manager {
             job.planning.is_none() && job.not_before.is_none_or(|moment| moment <= Instant::now())
         };
         let Some(job) = self.live.get_mut(id).filter(waits) else { return };
-        let (planner, settings) = (self.surroundings.planner.clone(), job.folder.settings());
+        let (planner, folder) = (self.surroundings.planner.clone(), job.folder.clone());
         let (room, messages, id) = (self.surroundings.budget.total(), self.messages.clone(), id.to_owned());
         let planning = self.surroundings.runtime.spawn(async move {
-            let plan = planner.plan(&settings, room, PLAN_PATIENCE).await;
+            let names = Names::of_job(&folder);
+            let plan = planner.plan(&folder.settings(), room, PLAN_PATIENCE, &names).await;
             let _ = messages.send(Message::Planned(id, Box::new(plan)));
         });
         job.planning = Some(Planning(planning.abort_handle()));

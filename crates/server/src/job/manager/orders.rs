@@ -11,7 +11,7 @@ use crate::{
         folder::JobFolder,
         journal::Level,
         keeper::seconds_now,
-        planner::{JobPlan, PlanFault},
+        planner::{JobPlan, PlanFault, Refusal, code_of},
         record::{Fault, JobRecord, JobState, Phase, Wanted},
     },
     store::Written,
@@ -185,7 +185,10 @@ impl Manager {
                 return;
             }
             Ok(plan) => fault("memory_budget_exceeded", plan.refusal()),
-            Err(error @ PlanFault::Refused(_)) => fault("invalid_training_file", error.to_string()),
+            Err(PlanFault::Refused(Refusal { words, param })) => {
+                let code = code_of(param.as_deref());
+                Fault { param, ..fault(code, words) }
+            }
             Err(_) if job.failed_plans < PLAN_TRIES => {
                 job.failed_plans += 1;
                 job.not_before = Some(Instant::now() + PLAN_AGAIN * job.failed_plans);

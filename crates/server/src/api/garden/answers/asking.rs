@@ -105,9 +105,10 @@ fn models(record: &JobRecord, folder: &JobFolder) -> Vec<(u64, String)> {
 
 async fn answer(app: &App, model: &str, messages: Vec<garden_chat::Message>) -> Result<String, ApiError> {
     let (models, name) = (app.models.clone(), model.to_owned());
-    let place = crate::api::blocking(move || models.find(&name)).await?;
+    let key = move || Ok(HostKey::new(&models.find_ready(&name)?, Precision::AsStored));
+    let key = crate::api::blocking(key).await?;
     let request = ChatRequest { max_tokens: Some(LONGEST), ..ChatRequest::new(messages) };
-    let mut answer = app.chat.ask(HostKey::new(&place, Precision::AsStored), request).await?;
+    let mut answer = app.chat.ask(model, key, request).await?;
     let mut text = String::new();
     while let Some(reply) = answer.next().await {
         match reply {

@@ -1,7 +1,10 @@
 // A memory plan: its total against the budget, part by part, and what would take less.
 import {button, h, note} from '../lib/dom.js';
 import {bytes, percent} from '../lib/words.js';
-import {label} from './form.js';
+import {label} from './field.js';
+
+/** The bytes at which a job of this plan is stopped: as much above its plan as small processes vary (`job/planner.rs`). */
+export const limitOf = ({limit_bytes: limit, total_bytes: total, budget_bytes: budget}) => limit ?? Math.max(total, Math.min(budget, 1.1 * total + (16 << 20)));
 
 /** `onUse` is given settings that take less; without it they are only told. */
 export function planView(plan, onUse) {
@@ -15,7 +18,7 @@ export function planView(plan, onUse) {
     h('div', {}, h('div', {class: 'plan-total'}, bytes(total)), h('p', {class: 'soft small'}, `at the peak; the budget is ${bytes(budget)} (${percent(Math.round(100 * total / budget) / 100)})`)),
     bar, fits ? null : note('bad', 'This does not fit: the job would be refused.'),
     plan.recomputed_blocks ? h('p', {class: 'small soft'}, `${plan.recomputed_blocks} of ${plan.blocks} blocks are computed again in the backward pass to fit.`) : null,
-    list, ...least.map(way => lessView(way, onUse)));
+    h('details', {class: 'parts', open: !matchMedia('(max-width: 62rem)').matches}, h('summary', {}, 'Part by part'), list), ...least.map(way => lessView(way, onUse)));
 }
 
 function lessView({total_bytes: total, settings}, onUse) {

@@ -4,6 +4,7 @@ import {facts, fill, find, h, note, table} from '../lib/dom.js';
 import {repeat} from '../lib/live.js';
 import {bytes, date, duration, energy, mass, number} from '../lib/words.js';
 import {jobPath} from '../parts/state.js';
+import {loadedView} from '../parts/loaded.js';
 import {storageView} from '../parts/storage.js';
 
 let fit;
@@ -20,10 +21,13 @@ async function now() {
   try {
     const machine = await get('/v1/garden/machine');
     fill(find('#now'), h('div', {class: 'stack'}, h('div', {class: 'two'}, usage('Memory', machine.memory), usage('Disk', machine.disk), usage('Budget of jobs and models', machine.budget)),
-      facts([['cores', machine.cores], ['load', machine.load === null ? null : number(machine.load)], ['the server itself', machine.server_bytes ? bytes(machine.server_bytes) : null], ['runs since', duration(machine.uptime_seconds)], ['jobs at once', machine.max_jobs]])));
+      facts([['cores', machine.cores], ['load', machine.load === null ? null : number(machine.load)], ['the server itself', machine.server_bytes ? bytes(machine.server_bytes) : null], ['runs for', duration(machine.uptime_seconds)], ['jobs at once', machine.max_jobs]])));
     find('#now-when').textContent = 'live';
     fits(machine.budget.total_bytes, machine.budget.free_bytes);
-  } catch (error) { fill(find('#now'), note('bad', error.message)); }
+  } catch (error) {
+    find('#now-when').textContent = '';
+    fill(find('#now'), note('bad', error.message));
+  }
 }
 
 async function fits(total, free) {
@@ -53,5 +57,6 @@ async function burnt(factor = '') {
 }
 
 repeat(3, now);
+repeat(3, () => loadedView(find('#loaded-sheet')));
 storageView(find('#storage')).catch(error => fill(find('#storage'), note('bad', error.message)));
 burnt();

@@ -71,8 +71,8 @@ const plan = settled(450, async signal => {
     fill(place, planView(made, use));
   } catch (error) {
     if (error.name === 'AbortError') return;
-    const isHere = blame(error);
-    fill(place, note(error.status === 400 ? 'warn' : 'bad', isHere ? h('p', {}, 'No plan yet: something in the form is not right.') : h('pre', {}, rowWords(error.message)), leaveOut(error)));
+    const field = blame(error);
+    fill(place, note(error.status === 400 ? 'warn' : 'bad', field ? h('p', {}, `No plan yet: “${field.name}” is not right.`) : h('pre', {}, rowWords(error.message)), leaveOut(error)));
   }
 });
 
@@ -84,7 +84,7 @@ function leaveOut(error) {
   return bad ? button(`Leave the ${counted(Number(bad), 'bad row')} out`, () => use(skipping(bad)), 'small') : null;
 }
 
-/** Shows what is wrong at its field; false where no field is to blame. */
+/** Shows what is wrong at its field, which it gives; nothing where no field is to blame. */
 const blame = ({param, message}) => own.blame(param, rowWords(message)) || fields.blame(param, rowWords(message));
 
 function forgive() {

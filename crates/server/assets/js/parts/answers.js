@@ -9,6 +9,9 @@ import {againPath, isOver} from './state.js';
 /** Milliseconds until a busy server is asked again. */
 const LATER = 10000;
 
+/** A job keeps its newest checkpoints only: one may go while it is asked. */
+const troubleWords = error => error.startsWith('no such model') ? 'A checkpoint was deleted before it had answered everything: the job keeps only the newest ones.' : error;
+
 /** Whether a job has rows that it does not learn from. */
 const holdsOut = job => Boolean(job.validation_file || job.garden.settings.eval_split);
 
@@ -55,7 +58,7 @@ class Asker {
     [this.asking, this.wereAsked] = [Boolean(asking), wereAsked];
     if (rows.length) fill(this.list, h('div', {class: 'answers'}, ...rows.map(rowView)));
     else if (!asking) fill(this.list, empty('Nobody asked yet', 'The base model and every checkpoint answer the same few rows that were not trained on.'));
-    fill(this.trouble, error ? note('warn', error) : null);
+    fill(this.trouble, error ? note('warn', troubleWords(error)) : null);
     this.doing.textContent = asking ? `Asking ${asking} …` : '';
     this.go.hidden = this.asking;
     this.go.textContent = rows.length ? 'Ask new checkpoints' : 'Ask the checkpoints';

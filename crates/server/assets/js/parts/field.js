@@ -20,9 +20,10 @@ export class Field {
     const [wrong, help] = [`${id}-wrong`, `${id}-help`];
     this.input = control(option, {id, name: option.key, 'aria-describedby': `${wrong} ${help}`, input: () => { this.blame(''); this.mark(); onChange(); }});
     this.wrong = h('p', {class: 'wrong', id: wrong, hidden: true});
-    this.element = h('div', {class: 'field'}, h('label', {for: id}, option.name ?? label(option.key)), this.input, this.wrong, h('p', {class: 'help', id: help}, option.help));
+    this.element = h('div', {class: 'field'}, h('label', {for: id}, this.name), this.input, this.wrong, h('p', {class: 'help', id: help}, option.help));
   }
 
+  get name() { return this.option.name ?? label(this.option.key); }
   get isWrong() { return !this.wrong.hidden; }
   isChanged() { return this.input.value !== ''; }
   mark() { this.element.toggleAttribute('data-changed', this.isChanged() && !this.option.id); }

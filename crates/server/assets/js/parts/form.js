@@ -32,13 +32,13 @@ export function optionFields(options, onChange) {
       for (const {own, fold} of folds) fold.open ||= own.some(field => field.isChanged());
       marks();
     },
-    /** Shows what is wrong at its field; false if the field is not here. */
+    /** Shows what is wrong at its field, which it gives; nothing if the field is not here. */
     blame: (key, words) => {
       const field = fields.get(key);
-      if (!field) return false;
+      if (!field) return undefined;
       field.element.closest('details').open = true;
       field.blame(words);
-      return true;
+      return field;
     },
     /** The first field that is wrong. */
     firstWrong: () => [...fields.values()].find(field => field.isWrong),

@@ -56,11 +56,11 @@ export class JobFields {
   check() { this.all.forEach(field => field.check()); }
   forgive() { this.all.forEach(field => field.blame('')); }
 
-  /** Shows what is wrong at its field; false if the field is not here. */
+  /** Shows what is wrong at its field, which it gives; nothing if the field is not here. */
   blame(key, words) {
     const field = this.fields[key];
     field?.blame(words);
-    return Boolean(field);
+    return field;
   }
 
   firstWrong() { return this.all.find(field => field.isWrong); }

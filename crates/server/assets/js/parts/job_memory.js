@@ -9,9 +9,10 @@ const MEANINGS = {steady: 'Memory stays at its level.', 'warm-up': 'Memory still
 
 /** What stands above the chart of a job's memory. */
 export function memoryWords(job) {
-  const {memory, plan, last_end: end} = job.garden;
+  const {memory, plan} = job.garden;
   if (!memory) return [];
-  const words = memory.words ?? end?.judgement?.[0] ?? MEANINGS[memory.verdict] ?? '';
+  // A run that came to its end judged itself. Of any other there may be the words of an attempt before, with another verdict.
+  const words = isOver(job) && !job.error && memory.words ? memory.words : MEANINGS[memory.verdict] ?? '';
   const told = sentence(/[.!?]$/.test(words) || !words ? words : `${words}.`);
   const isOverPlan = plan && memory.peak_bytes > plan.total_bytes;
   const within = plan && !isOverPlan ? ` The peak ${isOver(job) ? 'was' : 'is'} ${bytes(memory.peak_bytes)} of ${bytes(plan.total_bytes)} planned.` : '';

@@ -14,12 +14,16 @@ export function planView(plan, onUse) {
     ...shown.map(part => h('i', {'--share': `${100 * part.bytes / total}%`})));
   const list = h('dl', {class: 'pairs'}, ...shown.flatMap((part, at) =>
     [h('dt', {}, h('span', {class: 'swatch', '--swatch': `var(--line${at % 6})`}), part.name), h('dd', {}, bytes(part.bytes))]));
+  const ways = least.map(way => lessView(way, onUse));
   return h('div', {class: 'stack'},
     h('div', {}, h('div', {class: 'plan-total'}, bytes(total)), h('p', {class: 'soft small'}, `at the peak; the budget is ${bytes(budget)} (${percent(Math.round(100 * total / budget) / 100)})`)),
     bar, fits ? null : note('bad', 'This does not fit: the job would be refused.'),
     plan.recomputed_blocks ? h('p', {class: 'small soft'}, `${plan.recomputed_blocks} of ${plan.blocks} blocks are computed again in the backward pass to fit.`) : null,
-    h('details', {class: 'parts', open: !matchMedia('(max-width: 62rem)').matches}, h('summary', {}, 'Part by part'), list), ...least.map(way => lessView(way, onUse)));
+    fits ? null : ways, partsView(list, fits ? ways : []));
 }
+
+/** What stands beside the form is open; above it, on a phone, it would push the form away. */
+const partsView = (...content) => h('details', {open: !matchMedia('(max-width: 62rem)').matches}, h('summary', {}, 'Part by part'), h('div', {class: 'stack'}, ...content));
 
 function lessView({total_bytes: total, settings}, onUse) {
   const words = Object.entries(settings).map(([key, value]) => `${label(key).toLowerCase()} ${value}`).join(', ');

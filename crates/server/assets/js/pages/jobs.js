@@ -4,7 +4,7 @@ import {repeat, turns, untouched} from '../lib/live.js';
 import {button, empty, fill, find, h, note, table} from '../lib/dom.js';
 import {speak} from '../lib/dialog.js';
 import {spark} from '../lib/spark.js';
-import {ago, bytes, counted, firstSentence, sentence} from '../lib/words.js';
+import {ago, bytes, counted, firstSentence, sentence, withoutFlags} from '../lib/words.js';
 import {jobPath, lossWords, nameOf, progressWords, stateChip, stem, verdictChip} from '../parts/state.js';
 
 const PAGE = 50;
@@ -56,7 +56,7 @@ function row(job) {
   const name = h('div', {}, h('a', {href: jobPath(job.id), 'data-key': job.id}, nameOf(job)), h('div', {class: 'small soft'}, job.model));
   return [
     tick, name, stateChip(job),
-    h('div', {class: 'progress-cell'}, stem(job), h('div', {class: 'small'}, progressWords(job)), job.error ? h('div', {class: 'small bad'}, `${sentence(firstSentence(job.error.message))}.`) : null),
+    h('div', {class: 'progress-cell'}, stem(job), h('div', {class: 'small'}, progressWords(job)), job.error ? h('div', {class: 'small bad'}, `${sentence(firstSentence(withoutFlags(job.error.message)))}.`) : null),
     lossWords(job),
     memory ? h('div', {}, spark(memory.sparkline), h('div', {class: 'small soft'}, bytes(memory.resident_bytes), ' ', verdictChip(memory.verdict))) : '',
     ago(job.created_at),

@@ -1,6 +1,6 @@
 // How a job ended, where that was not as it should: why, its last readings, and the ways on.
 import {h, note, table} from '../lib/dom.js';
-import {bytes, count, number, sentence} from '../lib/words.js';
+import {bytes, count, number, sentence, withoutFlags} from '../lib/words.js';
 import {againPath, isOver, resumePath} from './state.js';
 
 /** Ends about which the verdict on the memory says something. */
@@ -9,7 +9,7 @@ const ABOUT_MEMORY = new Set(['out_of_memory', 'memory_limit', 'killed']);
 /** A note on a job's error; null without one. `checkpoint` is the newest, as the API lists it. */
 export function endView(job, checkpoint) {
   if (!job.error) return null;
-  const [first, ...rest] = job.error.message.split('\n').filter(Boolean);
+  const [first, ...rest] = withoutFlags(job.error.message).split('\n').filter(Boolean);
   const end = job.garden.last_end;
   const told = ABOUT_MEMORY.has(job.error.code) && end ? lastReadings(end) : null;
   return note('bad', h('strong', {}, sentence(first)), ...rest.map(words => h('p', {class: 'small'}, sentence(words))), told, isOver(job) ? waysOn(job, checkpoint) : null);

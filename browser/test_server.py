@@ -5,149 +5,17 @@ SCREENSHOTS=DIR keeps screenshots of every page: light, dark and narrow.
 """
 
 import os
-import pathlib
-import re
-import shutil
-import socket
 import subprocess
-import tempfile
-import time
 import unittest
-import urllib.request
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
+from walk import ROOT, Server, Walk
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-GARDEN = pathlib.Path(os.environ.get("GARDEN", ROOT / "target" / "debug" / "model-garden"))
 TRACE = ROOT / "crates" / "memory" / "tests" / "data" / "founding-run2.log"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    # Pages must not need the network: whatever else they ask for, nobody answers.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 PAGES = ["/", "/jobs/new", "/datasets", "/models", "/compare", "/memory", "/machine"]
-# Nothing is decided by time: this is for what never happens.
-PATIENCE = 120_000
 
 
-def garden(*arguments):
-    done = subprocess.run([GARDEN, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-class Server:
-    """A server with a data folder of its own."""
-
-    def __init__(self, folder, *flags):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
-        command = [GARDEN, "serve", "--port", self.port, "--data-dir", folder, "--memory-budget", "4GB", *flags]
-        self.log = open(folder.with_suffix(".log"), "w")
-        self.process = subprocess.Popen([*map(str, command)], stdout=self.log, stderr=self.log)
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(self.address + "/health")
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError("the server does not answer: " + folder.with_suffix(".log").read_text())
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
-        self.log.close()
-
-
-class Walk(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        garden("init", "--preset", "tiny", "--output", cls.folder / "models" / "tiny")
-        garden("dataset", "create", "--kind", "shapes", "--rows", 40, "--size", "56x56", "--output", cls.folder / "shapes")
-        cls.rows = cls.folder / "shapes.jsonl"
-        garden("dataset", "convert", cls.folder / "shapes", cls.rows)
-        cls.server = Server(cls.folder / "data", "--models-dir", cls.folder / "models")
-        cls.addClassCleanup(cls.server.stop)
-        playwright = sync_playwright().start()
-        cls.addClassCleanup(playwright.stop)
-        chromium = shutil.which(os.environ.get("CHROMIUM", "chromium"))
-        expect.set_options(timeout=PATIENCE)
-        cls.browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        cls.addClassCleanup(cls.browser.close)
-
-    def setUp(self):
-        self.heard = []
-        self.page = self.open_window()
-
-    def tearDown(self):
-        self.page.context.close()
-        self.assertEqual(self.heard, [], "the console is silent, and nothing leaves the machine")
-
-    def open_window(self, **settings):
-        page = self.browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings}).new_page()
-        page.set_default_timeout(PATIENCE)
-        own = ("http://127.0.0.1:", "data:", "blob:")
-        page.on("console", lambda said: self.heard.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.heard.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith(own) else self.heard.append(asked.url))
-        return page
-
-    def go(self, path):
-        self.page.goto(self.server.address + path)
-
-    def upload(self):
-        """Uploads the rows, unless they are there."""
-        self.go("/datasets")
-        expect(self.page.locator("#list")).not_to_have_attribute("aria-busy", "true")
-        if self.page.get_by_text("shapes.jsonl", exact=True).count() == 0:
-            self.page.set_input_files("#upload-files", self.rows)
-        expect(self.page.locator("#list")).to_contain_text("shapes.jsonl")
-
-    def start(self, name, **settings):
-        """Starts a job by the form, and waits on its page."""
-        self.go("/jobs/new")
-        self.page.fill("#suffix", name)
-        for key, value in settings.items():
-            field = self.page.locator(f"#option-{key}")
-            self.page.eval_on_selector(f"#option-{key}", "field => { field.closest('details').open = true; }")
-            field.fill(str(value))
-        expect(self.page.locator("#plan .plan-total")).to_contain_text("MB")
-        self.page.get_by_role("button", name="Start").click()
-        self.page.wait_for_url("**/jobs/ftjob-*")
-        expect(self.page.get_by_role("heading", level=1)).to_have_text(name)
-
-    def state(self):
-        return self.page.locator("#head .chip")
-
-    def points(self):
-        """Steps that the chart of the loss has drawn."""
-        figure = self.page.locator("#curves figure").first
-        if figure.locator("canvas").count() == 0:
-            return 0
-        figure.locator("summary").click()
-        words = figure.locator("caption").inner_text()
-        figure.locator("summary").click()
-        return int(re.search(r"the (\d+) points", words)[1])
-
-    def wait_for_points(self, more_than):
-        for _ in range(300):
-            points = self.points()
-            if points > more_than:
-                return points
-            self.page.wait_for_timeout(200)
-        self.fail(f"the curve has not moved beyond {more_than} points")
-
+class Pages(Walk):
     def test_1_an_empty_server_tells_what_to_do(self):
         self.go("/")
         expect(self.page.get_by_role("heading", name="Plant the first one")).to_be_visible()
@@ -169,6 +37,34 @@ class Walk(unittest.TestCase):
         self.page.get_by_role("button", name="The next row").click()
         expect(check).to_contain_text("Row 2:")
 
+    def test_2b_wrong_files_are_not_sent_and_bad_rows_can_be_left_out(self):
+        self.go("/datasets")
+        sent = []
+        self.page.on("request", lambda asked: sent.append(asked.url) if asked.method == "POST" else None)
+        self.page.set_input_files("#upload-files", {"name": "cat.png", "mimeType": "image/png", "buffer": b"no rows"})
+        expect(self.page.locator("#upload")).to_contain_text("cat.png was not sent")
+        self.assertEqual(sent, [])
+        rows = self.rows.read_text().splitlines()
+        rows[1] = '{"question": "What is it?"}'
+        self.page.set_input_files("#upload-files", {"name": "torn.jsonl", "mimeType": "text/plain", "buffer": "\n".join(rows).encode()})
+        check = self.page.locator("#check")
+        expect(check.locator(".thumbs img")).to_have_count(11)
+        expect(check.locator(".thumbs")).to_contain_text("Row 2 is bad")
+        wrong = check.locator(".note.bad")
+        expect(wrong.locator("li")).to_contain_text("Row 2:")
+        self.assertNotIn("--", wrong.inner_text())
+        self.assertNotIn("torn.jsonl", wrong.inner_text())
+        wrong.get_by_role("button", name="Leave the bad rows out").click()
+        self.page.wait_for_url("**/jobs/new?*")
+        expect(self.page.locator("#option-on_bad_row")).to_have_value("skip")
+        expect(self.page.locator("#option-max_bad_rows")).to_have_value("1")
+        expect(self.page.locator("#plan .plan-total")).to_contain_text("MB")
+        self.go("/datasets")
+        torn = self.page.locator("tr", has_text="torn.jsonl")
+        torn.get_by_role("button", name="Delete").click()
+        self.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(torn).to_have_count(0)
+
     def test_3_the_form_has_a_live_plan_and_says_what_is_wrong_at_its_field(self):
         self.upload()
         self.go("/jobs/new")
@@ -178,31 +74,83 @@ class Walk(unittest.TestCase):
         self.page.fill("#option-batch_size", "16")
         expect(total).not_to_have_text(before)
         self.page.fill("#option-epochs", "many")
+        # The plan is refused, and says so at the field, before anything is started.
+        self.expect_wrong("#option-epochs")
+        self.page.fill("#max_restarts", "-1")
+        self.expect_wrong("#max_restarts")
         self.page.get_by_role("button", name="Start").click()
-        expect(self.page.locator("#option-epochs")).to_have_attribute("aria-invalid", "true")
+        expect(self.page.locator("#max_restarts")).to_be_focused()
+        self.page.fill("#max_restarts", "")
+        self.page.fill("#suffix", "no spaces please")
+        self.page.fill("#option-epochs", "2")
+        expect(total).to_contain_text("MB")
+        self.page.get_by_role("button", name="Start").click()
+        self.expect_wrong("#suffix")
+        expect(self.page.locator("#suffix")).to_be_focused()
         self.assertIn("/jobs/new", self.page.url)
-        # The refusals of the plan and of the job are the answers that were asked for.
-        self.heard = [said for said in self.heard if "400" not in said]
+        self.refused(400)
+
+    def expect_wrong(self, selector):
+        field = self.page.locator(selector)
+        expect(field).to_have_attribute("aria-invalid", "true")
+        expect(self.page.locator("#" + field.get_attribute("aria-describedby").split()[0])).to_be_visible()
+
+    def test_3b_the_form_outlives_a_reload_and_takes_a_model_of_the_hub(self):
+        self.upload()
+        self.go("/jobs/new")
+        self.page.fill("#suffix", "kept")
+        self.page.fill("#option-batch_size", "3")
+        self.page.reload()
+        expect(self.page.locator("#suffix")).to_have_value("kept")
+        expect(self.page.locator("#option-batch_size")).to_have_value("3")
+        self.page.get_by_role("button", name="Begin afresh").click()
+        expect(self.page.locator("#suffix")).to_have_value("")
+        # Nothing is fetched from the hub: the question itself is what is looked at.
+        self.page.route("**/v1/garden/plan", lambda route: route.fulfill(status=400, json={"error": {"message": "seen", "param": "model"}}))
+        self.page.select_option("#model", label="a model of the hub …")
+        hub = self.page.get_by_label("Name of the model on the hub")
+        hub.fill("someone/some-model")
+        with self.page.expect_request("**/v1/garden/plan") as asked:
+            hub.blur()
+        self.assertEqual(asked.value.post_data_json["model"], "someone/some-model")
+        self.expect_wrong("#model")
+        self.refused(400)
 
     def test_4_a_job_is_started_followed_through_a_reload_and_cancelled(self):
         self.upload()
         self.start("endless", epochs=100000, batch_size=2, gradient_accumulation_steps=1, logging_steps=1)
         expect(self.state()).to_have_text("running")
-        seen = self.wait_for_points(0)
-        seen = self.wait_for_points(seen)
+        seen = self.wait_for_reach(0)
+        seen = self.wait_for_reach(seen)
+        memory = self.page.locator("#memory-chart figure")
+        self.wait_for_reach(self.wait_for_reach(0, memory), memory)
         self.page.reload()
-        self.wait_for_points(seen)
+        self.wait_for_reach(seen)
         expect(self.page.locator("#live")).to_have_text("live")
         self.go("/")
         expect(self.page.locator("#jobs")).to_contain_text("running")
         expect(self.page.locator("#jobs svg.spark").first).to_be_visible()
         self.page.get_by_role("link", name="endless").click()
-        self.page.get_by_role("button", name="Cancel").click()
+        cancel = self.page.get_by_role("button", name="Cancel")
+        self.press_slowly(cancel)
+        self.page.get_by_role("dialog").get_by_role("button", name="No").click()
+        expect(cancel).to_be_focused()
+        self.page.wait_for_timeout(2500)
+        expect(cancel).to_be_focused()
+        self.page.keyboard.press("Enter")
         self.page.get_by_role("button", name="Cancel the job").click()
         expect(self.state()).to_have_text("cancelled")
+        expect(self.page).to_have_title("cancelled · endless · Model Garden")
         self.page.locator("#actions").get_by_role("button", name="Delete").click()
         self.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         self.page.wait_for_url(self.server.address + "/")
+
+    def press_slowly(self, button):
+        """A press that lasts longer than the page needs to draw its numbers anew."""
+        button.hover()
+        self.page.mouse.down()
+        self.page.wait_for_timeout(2500)
+        self.page.mouse.up()
 
     def test_5_a_job_is_paused_resumed_and_its_tuned_model_answers_beside_the_base(self):
         self.upload()
@@ -213,6 +161,7 @@ class Walk(unittest.TestCase):
         self.page.get_by_role("button", name="Resume", exact=True).click()
         expect(self.state()).to_have_text("succeeded")
         expect(self.page.locator("#verdict")).to_contain_text("planned")
+        expect(self.page).to_have_title("succeeded · garden · Model Garden")
         expect(self.page.locator("#checkpoints")).to_contain_text("Resume from here")
         expect(self.page.locator("#settings")).to_contain_text("learning_rate")
         expect(self.page.locator("#log")).to_contain_text("Step")
@@ -220,6 +169,8 @@ class Walk(unittest.TestCase):
         expect(self.page.locator("#answers li", has_text="base model").first).to_be_visible()
         expect(self.page.get_by_role("button", name="Ask new checkpoints")).to_be_visible()
         self.page.get_by_role("link", name="Try it").click()
+        self.page.set_input_files("#try-images", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no image"})
+        expect(self.page.locator("#try")).to_contain_text("notes.txt: no image")
         image = next((self.folder / "shapes" / "images").iterdir())
         self.page.set_input_files("#try-images", image)
         self.page.fill("#try-tokens", "8")
@@ -231,14 +182,17 @@ class Walk(unittest.TestCase):
 
     def test_6_runs_are_compared_and_what_differs_is_marked(self):
         self.upload()
-        for name, rank in [("narrow", 4), ("broad", 8)]:
-            self.start(name, epochs=2, lora_r=rank)
+        # A rate that is the default, written otherwise, does not differ.
+        for name, settings in [("narrow", {"lora_r": 4, "learning_rate": "0.0002"}), ("broad", {"lora_r": 8})]:
+            self.start(name, epochs=2, **settings)
             expect(self.state()).to_have_text("succeeded")
+        expect(self.page.locator("#answers")).to_contain_text("No row was held out")
         self.go("/")
         for name in ("narrow", "broad"):
             self.page.get_by_label(f"Compare {name}").check()
         self.page.get_by_role("link", name="Compare 2").click()
         expect(self.page.locator("tr[data-differs]")).to_contain_text("lora_r")
+        expect(self.page.locator("#settings")).to_contain_text("shapes.jsonl")
         expect(self.page.locator("#curves canvas").first).to_be_visible()
 
     def test_6b_a_job_runs_again_with_other_settings_or_on_from_a_checkpoint(self):
@@ -255,12 +209,81 @@ class Walk(unittest.TestCase):
         expect(self.state()).to_have_text("succeeded")
         self.page.locator("#head").get_by_role("link").click()
         expect(self.page.get_by_role("heading", level=1)).to_have_text("narrow")
-        self.page.get_by_role("link", name="Resume from here").last.click()
+        self.page.get_by_role("link", name="Resume from here").first.click()
         expect(self.page.get_by_role("heading", level=1)).to_contain_text("On from step")
-        self.page.get_by_role("button", name="Go on from here").click()
+        go_on = self.page.get_by_role("button", name="Go on from here")
+        expect(self.page.locator("#form .note.warn")).to_contain_text("nothing left to do")
+        expect(go_on).to_be_disabled()
+        self.page.fill("#option-epochs", "3")
+        go_on.click()
         self.page.wait_for_url("**/jobs/ftjob-*")
         expect(self.page.locator("#head")).to_contain_text("Goes on from step")
         expect(self.state()).to_have_text("succeeded")
+
+    def test_6c_a_merged_model_can_be_tried_at_once(self):
+        self.go("/models")
+        self.page.locator("tr", has_text=":narrow:").get_by_role("button", name="Merge").first.click()
+        name = self.page.get_by_label("Name of the merged model")
+        expect(name).to_be_focused()
+        name.fill("")
+        self.page.get_by_role("button", name="Leave it").click()
+        expect(name).to_have_count(0)
+        self.page.locator("tr", has_text=":narrow:").get_by_role("button", name="Merge").first.click()
+        name.fill("grafted")
+        name.press("Enter")
+        merged = self.page.locator("tr", has_text="grafted")
+        merged.get_by_role("button", name="Try").click()
+        expect(self.page.locator("#try-model")).to_have_value("merged:grafted")
+        expect(self.page.locator("#try-question")).to_be_focused()
+
+    def test_6d_a_job_that_was_killed_says_so_and_how_to_go_on(self):
+        self.upload()
+        self.start("prey", epochs=100000, batch_size=2, gradient_accumulation_steps=1)
+        expect(self.page.locator("#checkpoints")).to_contain_text("Resume from here")
+        self.wait_for_reach(0, self.page.locator("#memory-chart figure"))
+        subprocess.run(["pkill", "-KILL", "-f", "train-vision --config .*" + self.page.url.rsplit("/", 1)[1]], check=True)
+        expect(self.state()).to_have_text("failed")
+        told = self.page.locator("#trouble")
+        expect(told).to_contain_text("The job was killed (signal 9)")
+        expect(told.get_by_role("link", name="Resume from step")).to_be_visible()
+        expect(told.get_by_role("link", name="Run again")).to_be_visible()
+        told.locator("summary").click()
+        for advice in ("Nothing to do", "Watch for longer", "--"):
+            self.assertNotIn(advice, told.inner_text())
+        self.go("/")
+        expect(self.page.locator("tr", has_text="prey")).to_contain_text("The job was killed")
+
+    def test_6e_every_new_checkpoint_is_asked_and_no_answer_is_lost(self):
+        self.upload()
+        # Steps are few and slow enough for questions between them; only the last two checkpoints are kept.
+        self.start("asked", epochs=100000, batch_size=36, gradient_accumulation_steps=8, eval_split=4)
+        expect(self.page.locator("#checkpoints")).to_contain_text("Resume from here")
+        self.page.get_by_role("button", name="Ask the checkpoints").click()
+        expect(self.page.get_by_label("ask every new checkpoint")).to_be_checked()
+        answers = self.page.locator("#answers article").first.locator("li")
+        # Without another press: the base model, and more checkpoints than are kept.
+        expect(answers.nth(4)).to_be_visible()
+        expect(answers.first).to_contain_text("base model")
+        self.page.get_by_role("button", name="Stop and keep").click()
+        expect(self.state()).to_have_text("stopped")
+        expect(self.page.locator("#head")).to_contain_text("its last checkpoint is the result")
+
+    def test_6f_a_peak_above_the_plan_is_a_warning(self):
+        self.go("/")
+        self.page.get_by_role("link", name="broad", exact=True).click()
+        expect(self.page.locator("#verdict")).to_contain_text("planned")
+
+        def above(route):
+            answer = route.fetch()
+            job = answer.json()
+            job["garden"]["memory"]["peak_bytes"] = job["garden"]["plan"]["total_bytes"] + 7_000_000
+            route.fulfill(response=answer, json=job)
+
+        self.page.route("**/" + self.page.url.rsplit("/", 1)[1], lambda route: above(route) if "/v1/" in route.request.url else route.continue_())
+        self.page.route("**/stream*", lambda route: route.fulfill(content_type="text/event-stream", body=""))
+        self.page.reload()
+        expect(self.page.locator("#verdict .note.warn")).to_contain_text("7.0 MB more than")
+        expect(self.page.locator("#verdict .note.warn")).to_contain_text("limit")
 
     def test_7_a_dropped_log_is_judged_and_a_process_watched(self):
         self.go("/memory")
@@ -274,7 +297,12 @@ class Walk(unittest.TestCase):
         self.page.get_by_role("button", name="Watch", exact=True).click()
         expect(answer.locator(".verdict .chip")).to_be_visible()
         expect(answer.locator("canvas")).to_be_visible()
+        self.wait_for_reach(self.wait_for_reach(0, answer.locator("figure")), answer.locator("figure"))
         self.page.get_by_role("button", name="Stop watching").click()
+        self.page.fill("#pid", "4000000")
+        self.page.get_by_role("button", name="Watch", exact=True).click()
+        expect(answer.locator(".note.bad")).to_contain_text("There is no process 4000000")
+        self.refused(400)
 
     def test_7b_an_answer_that_comes_late_does_not_replace_a_newer_one(self):
         self.go("/memory")
@@ -296,6 +324,51 @@ class Walk(unittest.TestCase):
         expect(self.page.locator("#fit")).to_contain_text("fits now")
         expect(self.page.locator("#storage")).to_contain_text("datasets")
         expect(self.page.locator("#energy")).to_contain_text("kilowatt-hour")
+
+    def test_8b_a_loaded_model_is_shown_and_unloaded(self):
+        loaded = [{"model": "tiny", "bytes": 40_000_000, "open": 0, "idle_seconds": 12}]
+        self.page.route("**/v1/garden/chat", lambda route: route.fulfill(json={"data": loaded}))
+        self.page.route("**/v1/garden/chat/*", lambda route: (loaded.clear(), route.fulfill(json={"deleted": True})))
+        self.go("/machine")
+        expect(self.page.locator("#loaded")).to_contain_text("for 12 seconds")
+        self.page.get_by_role("button", name="Unload tiny").click()
+        expect(self.page.locator("#loaded-sheet")).to_be_hidden()
+
+    def test_8c_pages_say_that_the_server_is_away_and_come_back_with_it(self):
+        self.go("/")
+        expect(self.page.locator("#jobs")).to_contain_text("broad")
+        job = self.page.get_by_role("link", name="broad", exact=True).get_attribute("href")
+        away = lambda route: route.abort("connectionrefused")
+        self.page.route("**/v1/**", away)
+        expect(self.page.locator("#trouble")).to_contain_text("does not answer")
+        expect(self.page.locator("#jobs")).to_contain_text("broad")
+        for path, place in [(job, "#trouble"), ("/models", "#list"), ("/jobs/new", "#form"), ("/machine", "#now"), ("/machine", "#storage")]:
+            self.go(path)
+            expect(self.page.locator(place)).to_contain_text("does not answer")
+            expect(self.page.get_by_text("No such job")).to_have_count(0)
+            self.page.unroute("**/v1/**", away)
+            expect(self.page.locator(place)).not_to_contain_text("does not answer")
+            self.page.route("**/v1/**", away)
+        self.refused("ERR_CONNECTION_REFUSED")
+
+    def test_8d_a_file_dropped_beside_its_place_does_not_replace_the_page(self):
+        self.go("/datasets")
+        kept = self.page.evaluate(
+            """() => {
+              const files = new DataTransfer();
+              files.items.add(new File(['{}'], 'rows.jsonl'));
+              return ['dragover', 'drop'].map(name => !document.querySelector('h1').dispatchEvent(new DragEvent(name, {dataTransfer: files, bubbles: true, cancelable: true})));
+            }"""
+        )
+        self.assertEqual(kept, [True, True])
+
+    def test_8e_on_a_phone_the_plan_comes_before_the_form(self):
+        self.upload()
+        self.page.set_viewport_size({"width": 390, "height": 800})
+        self.go("/jobs/new")
+        total = self.page.locator("#plan .plan-total")
+        expect(total).to_contain_text("MB")
+        self.assertLess(total.bounding_box()["y"], self.page.locator("#model").bounding_box()["y"])
 
     def test_9_every_page_is_whole_in_light_dark_and_on_a_phone(self):
         self.upload()

@@ -12,6 +12,15 @@ document.getElementById('theme').addEventListener('click', () => {
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => dispatchEvent(new Event('themechange')));
 
+// A file that is dropped beside its place would replace the page.
+for (const name of ['dragover', 'drop']) {
+  addEventListener(name, event => {
+    if (event.defaultPrevented || ![...event.dataTransfer?.types ?? []].includes('Files')) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = 'none';
+  });
+}
+
 // On a phone the page's own entry may lie beyond the edge.
 const current = document.querySelector('.nav [aria-current]');
 if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 40;

@@ -117,7 +117,7 @@ fn killed(end: &AttemptEnd, limit: u64) -> Fault {
     };
     let verdict = end
         .verdict
-        .map(|verdict| format!("; its memory was judged `{}`", verdict.name()))
+        .map(|verdict| format!("; the verdict on its memory was: {}", verdict.name()))
         .unwrap_or_default();
     let words: String = end.words.iter().map(|words| format!("\n{words}")).collect();
     Fault { code: code.into(), message: format!("{what}{last}{verdict}{words}"), param: None }
@@ -126,11 +126,30 @@ fn killed(end: &AttemptEnd, limit: u64) -> Fault {
 /// A job whose trainer gave up.
 fn failed(end: &AttemptEnd, progress: &Progress) -> Fault {
     let message = match (&progress.last_error, end.how) {
-        (Some(error), _) => error.clone(),
+        (Some(error), _) => with_settings_for_flags(error),
         (None, How::Exited(code)) => format!("the trainer ended with code {code}; its log tells more"),
         (None, _) => end.words.join("\n"),
     };
     Fault { code: "training_failed".into(), message, param: None }
+}
+
+/// The trainer's words for clients of the server, who have settings where the command line has flags:
+/// `--learning-rate` becomes `learning_rate`.
+fn with_settings_for_flags(words: &str) -> String {
+    let name = |flag: &str| flag.replace('-', "_");
+    let is_part = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let mut told = String::with_capacity(words.len());
+    let mut rest = words;
+    while let Some(at) = rest.find("--") {
+        let (before, flag) = (&rest[..at], &rest[at + 2..]);
+        let end = flag.find(|letter| !is_part(letter)).unwrap_or(flag.len());
+        let follows_a_word = before.ends_with(|letter: char| letter.is_alphanumeric() || letter == '-');
+        let is_flag = !follows_a_word && flag.starts_with(|letter: char| letter.is_ascii_lowercase());
+        told.push_str(before);
+        told.push_str(&if is_flag { name(&flag[..end]) } else { format!("--{}", &flag[..end]) });
+        rest = &flag[end..];
+    }
+    told + rest
 }
 
 #[cfg(test)]
@@ -207,7 +226,7 @@ mod tests {
         for how in [How::Signaled(9), How::StoppedAtLimit, How::KilledAtLimit, How::Exited(75)] {
             let Next::Failed(fault) = after(Some(how), None, 0) else { panic!("{how:?}") };
             assert!(
-                fault.message.contains("2.00 GB at step 7") && fault.message.contains("`leak`"),
+                fault.message.contains("2.00 GB at step 7") && fault.message.contains("was: leak"),
                 "{fault:?}"
             );
             assert!(matches!(after(Some(how), None, 1), Next::Restarted(_)), "{how:?}");
@@ -257,5 +276,16 @@ mod tests {
             panic!()
         };
         assert_eq!(fault.message, "row 3 is bad");
+    }
+
+    #[test]
+    fn clients_of_the_server_read_of_settings_where_the_trainer_names_flags() {
+        let told = with_settings_for_flags(
+            "Lower --learning-rate or add --warmup-steps; use '--on-bad-row skip' (--seed)",
+        );
+        assert_eq!(told, "Lower learning_rate or add warmup_steps; use 'on_bad_row skip' (seed)");
+        for same in ["a -- b", "x--y is a name", "--", "a row --1", "none"] {
+            assert_eq!(with_settings_for_flags(same), same);
+        }
     }
 }

@@ -239,7 +239,7 @@ pub(crate) struct AttemptEnd {
     /// The same in words, with what the supervisor did.
     pub words: Vec<String>,
     pub verdict: Option<Verdict>,
-    /// The verdict's evidence and advice in sentences.
+    /// The verdict's evidence in sentences.
     pub judgement: Vec<String>,
     pub peak_bytes: u64,
     pub last_readings: Vec<LastReading>,
@@ -271,7 +271,7 @@ pub(crate) struct AttemptRecord {
     pub end: Option<AttemptEnd>,
 }
 
-/// The sentences of a judgement: why it is so, and what to do.
+/// The evidence of a judgement in sentences. Its advice is about a run that goes on, so a record of an end leaves it out.
 pub(crate) fn sentences(assessment: &Assessment) -> Vec<String> {
-    assessment.evidence.iter().chain(&assessment.advice).map(ToString::to_string).collect()
+    assessment.evidence.iter().map(ToString::to_string).collect()
 }

@@ -29,6 +29,20 @@ async function read(response) {
   throw new ApiError(response.status, answer?.error);
 }
 
+/** Why the server refuses a path that gives a stream; null where it does not. Only the head of the answer is read. */
+export async function refusal(path) {
+  const controller = new AbortController();
+  try {
+    const response = await fetch(path, {signal: controller.signal});
+    if (!response.ok) await read(response);
+  } catch (error) {
+    return error instanceof ApiError ? error : null;
+  } finally {
+    controller.abort();
+  }
+  return null;
+}
+
 export const get = (path, options) => call('GET', path, undefined, options);
 export const post = (path, body = {}, options) => call('POST', path, body, options);
 export const del = path => call('DELETE', path);

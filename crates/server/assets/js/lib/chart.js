@@ -81,7 +81,8 @@ export class Chart {
 
   data() {
     const tables = this.model.lines.map(({x, y, low, high}) => low?.length ? [x, y, low, high] : [x, y]);
-    return uPlot.join(tables);
+    // Where all lines have the same places, join hands back the very lists that a live view goes on to fill.
+    return uPlot.join(tables).map(column => column.slice());
   }
 
   isEmpty() { return !this.model.lines.some(line => line.x.length > 0); }
@@ -126,7 +127,7 @@ export class Chart {
         drawClear: [u => drawUnder(u, this.model)],
         draw: [u => drawOver(u, this.model)],
         setCursor: [u => this.readout(u.cursor.idx)],
-        setScale: [(u, key) => { if (key === 'x') this.reset.hidden = !this.isZoomed(u); }],
+        setScale: [(u, key) => { if (key === 'x') this.ranged(u); }],
       },
     }, this.data(), this.plotted);
     this.lines();
@@ -158,6 +159,12 @@ export class Chart {
     if (this.options.fromZero) return [0, top * 1.1 || 1];
     const room = (top - low || Math.abs(top) || 1) * 0.08;
     return [low - room, top + room];
+  }
+
+  /** The axis was set: whether all is seen, and how far it reaches. */
+  ranged(u) {
+    this.reset.hidden = !this.isZoomed(u);
+    this.figure.dataset.reach = u.scales.x.max;
   }
 
   isZoomed(u = this.plot) {

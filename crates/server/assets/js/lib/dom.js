@@ -30,6 +30,19 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** Replaces only what has changed: what is the same keeps the focus, and a press that has begun. */
+export function freshen(element, ...children) {
+  const wanted = there(children).map(child => child instanceof Node ? child : document.createTextNode(child));
+  wanted.forEach((child, at) => {
+    const old = element.childNodes[at];
+    if (!old) element.append(child);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
+  });
+  while (element.childNodes.length > wanted.length) element.lastChild.remove();
+  element.removeAttribute('aria-busy');
+  return element;
+}
+
 export const find = selector => document.querySelector(selector);
 
 /** A table with a caption; `head` are names, or `{name, number}` for columns of numbers. `cards` folds it on phones. */
@@ -42,7 +55,7 @@ export function table({caption, head, rows, cards = false}) {
   };
   const body = rows.map(row => row instanceof Node ? row : h('tr', {}, ...row.map(cell)));
   return h('div', {class: 'wide'}, h('table', {class: cards ? 'cards' : null},
-    h('caption', {class: cards ? 'unseen' : null}, caption),
+    h('caption', {}, caption),
     h('thead', {}, h('tr', {}, ...columns.map(({name, number, unseen}) =>
       h('th', {scope: 'col', class: number ? 'number' : null}, unseen ? h('span', {class: 'unseen'}, name) : name)))),
     h('tbody', {}, ...body)));
@@ -51,7 +64,7 @@ export function table({caption, head, rows, cards = false}) {
 /** Names and values. */
 export function facts(pairs, list = h('dl', {class: 'facts'})) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
-  return fill(list, ...known.map(([name, value, more]) =>
+  return freshen(list, ...known.map(([name, value, more]) =>
     h('div', {}, h('dt', {}, name), h('dd', {}, value, more ? h('small', {}, more) : null))));
 }
 

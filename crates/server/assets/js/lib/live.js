@@ -1,10 +1,10 @@
 // What changes while the page is open: streams of events, and questions asked again and again.
-import {get} from './api.js';
+import {refusal} from './api.js';
 
 /**
  * Listens to server-sent events. The browser reconnects by itself and sends the id of the last event; where it has given
- * up, because the server refused, we begin anew after a while, behind the last event. `handlers` has a function for each event's name.
- * Returns a function that ends it.
+ * up we begin anew after a while, behind the last event. `handlers` has a function for each event's name. `onState` is told
+ * `live`, `lost`, `ended`, or `refused` with the server's words: then it is over. Returns a function that ends it.
  */
 export function listen(path, handlers, onState = () => {}) {
   let source, timer, last, ended = false, wait = 1000;
@@ -15,11 +15,7 @@ export function listen(path, handlers, onState = () => {}) {
     source.onopen = () => { wait = 1000; onState('live'); };
     source.onerror = () => {
       onState(ended ? 'ended' : 'lost');
-      if (ended || source.readyState !== EventSource.CLOSED) return;
-      // A stream does not say why it was refused. If it is for want of a key, this leads to the login.
-      get('/v1/garden/machine').catch(() => {});
-      timer = setTimeout(begin, wait);
-      wait = Math.min(2 * wait, 30000);
+      if (!ended && source.readyState === EventSource.CLOSED) again(from);
     };
     for (const [name, handle] of Object.entries(handlers)) {
       source.addEventListener(name, event => {
@@ -29,6 +25,14 @@ export function listen(path, handlers, onState = () => {}) {
         handle(data);
       });
     }
+  };
+  const again = async from => {
+    // A stream does not say why it was refused: a plain question does.
+    const refused = await refusal(from);
+    if (ended) return;
+    if (refused && isFinal(refused.status)) return onState('refused', refused.message);
+    timer = setTimeout(begin, wait);
+    wait = Math.min(2 * wait, 30000);
   };
   const pause = () => { clearTimeout(timer); source.close(); };
   // The browser may keep a page that was left and show it again as it was.
@@ -44,11 +48,35 @@ export function listen(path, handlers, onState = () => {}) {
   };
 }
 
-/** Does something now and every `seconds`, never twice at once, and not while nobody looks. */
+/** Whether it is of no use to ask again: the question is wrong. A server that is busy (429) may answer later. */
+const isFinal = status => status >= 400 && status < 500 && ![408, 429].includes(status);
+
+/** Does something that needs the server; where the server does not answer, says so and tries again every three seconds. */
+export async function patiently(work, onTrouble) {
+  for (;;) {
+    try { return await work(); } catch (error) {
+      if (error.status !== 0 && !(error.status >= 500)) throw error;
+      onTrouble(error);
+    }
+    await new Promise(resolve => setTimeout(resolve, 3000));
+  }
+}
+
+const pointers = new Set();
+addEventListener('pointerdown', event => pointers.add(event.pointerId), true);
+// The click follows its pointer: what waits for it to end must come after both.
+for (const name of ['pointerup', 'pointercancel']) addEventListener(name, event => setTimeout(() => pointers.delete(event.pointerId)), true);
+
+/** Waits while a pointer is down: what is being pressed must not be replaced under it. */
+export async function untouched() {
+  while (pointers.size) await new Promise(resolve => setTimeout(resolve, 50));
+}
+
+/** Does something now and every `seconds`, never twice at once, not while nobody looks, and not during a press. */
 export function repeat(seconds, work) {
   let busy = false;
   const turn = async () => {
-    if (busy || document.hidden) return;
+    if (busy || document.hidden || pointers.size) return;
     busy = true;
     try { await work(); } finally { busy = false; }
   };
@@ -56,6 +84,18 @@ export function repeat(seconds, work) {
   document.addEventListener('visibilitychange', turn);
   turn();
   return () => { clearInterval(timer); document.removeEventListener('visibilitychange', turn); };
+}
+
+/** Calls that come while `work` is under way become one more call after it. A call that fails is made up for by the next. */
+export function oneAtATime(work) {
+  let busy = false, again = false;
+  return async function turn() {
+    if (busy) { again = true; return; }
+    [busy, again] = [true, false];
+    // Where the server does not answer, what is shown stays.
+    try { await work(); } catch (error) { if (error.status === undefined) throw error; } finally { busy = false; }
+    if (again) turn();
+  };
 }
 
 /** Calls `work` once the calls have stopped for a while; a newer call aborts the one under way. */

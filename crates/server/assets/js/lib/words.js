@@ -25,6 +25,7 @@ export function number(value) {
 
 export const count = value => known(value) ? Math.round(value).toLocaleString('en') : '–';
 export const percent = value => known(value) ? `${number(100 * value)} %` : '–';
+export const are = value => value === 1 ? 'is' : 'are';
 export const counted = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
 
 const two = value => String(value).padStart(2, '0');
@@ -63,6 +64,15 @@ export function energy(joules) {
 }
 
 export const mass = grams => !known(grams) ? '–' : grams >= 1000 ? `${number(Math.round(grams) / 1000)} kg` : `${number(Number(grams.toPrecision(3)))} g`;
+
+/** The first sentence of a longer text: up to a full stop or a semicolon, or the end of the line. */
+export const firstSentence = text => text.split('\n')[0].split(/(?<=[^.])[.;](?=\s)/)[0];
+
+/** Words of the command line for a page: a flag is the setting of its name. */
+export const withoutFlags = text => text.replace(/(?<![\w-])--([a-z][a-z0-9-]*)/g, (_, flag) => flag.replaceAll('-', '_'));
+
+/** What is wrong with a row, without the file that it is in and the flags of the command line. */
+export const rowWords = text => sentence(withoutFlags(text.replace(/^[^,:]*, (row \d+:)/, '$1')));
 
 /** The first letter of a sentence is a capital one. */
 export const sentence = text => text ? text[0].toUpperCase() + text.slice(1) : '';

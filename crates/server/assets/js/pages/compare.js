@@ -2,7 +2,8 @@
 import {all, get} from '../lib/api.js';
 import {empty, fill, find, h, note, table} from '../lib/dom.js';
 import {Chart} from '../lib/chart.js';
-import {turns} from '../lib/live.js';
+import {say} from '../lib/dialog.js';
+import {patiently, turns} from '../lib/live.js';
 import {ago, bytes, count, duration, energy, number} from '../lib/words.js';
 import {settingsOf} from '../parts/settings.js';
 import {jobPath, nameOf, stateChip} from '../parts/state.js';
@@ -12,8 +13,11 @@ const chosen = new Set((new URLSearchParams(location.search).get('jobs') ?? '').
 const curves = new Map();
 const begin = turns();
 
-const [jobs, {data: options}] = await Promise.all([all('/v1/fine_tuning/jobs', 300), get('/v1/garden/options')])
-  .catch(error => { fill(find('#pick'), note('bad', error.message)); throw error; });
+const [jobs, {data: options}, files] = await patiently(() => Promise.all([all('/v1/fine_tuning/jobs', 300), get('/v1/garden/options'), all('/v1/files')]),
+  error => fill(find('#pick'), note('bad', `${error.message} This page tries again every three seconds.`))).catch(error => { fill(find('#pick'), note('bad', error.message)); throw error; });
+
+// A link may name jobs that were deleted.
+for (const id of chosen) if (!jobs.some(job => job.id === id)) chosen.delete(id);
 
 const sheet = () => find('#curves').appendChild(h('div', {class: 'sheet'}));
 const blank = 'Choose runs above.';
@@ -29,18 +33,24 @@ function pickView() {
   const row = job => {
     const tick = h('input', {type: 'checkbox', id: `pick-${job.id}`, change: event => pick(job.id, event.target)});
     tick.checked = chosen.has(job.id);
-    return [tick, h('label', {for: tick.id}, nameOf(job), h('span', {class: 'small soft'}, ` ${job.model}`)), stateChip(job.garden.state), number(job.garden.progress.loss), ago(job.created_at)];
+    return [tick, h('label', {for: tick.id}, nameOf(job), h('span', {class: 'small soft'}, ` ${job.model}`)), stateChip(job), number(job.garden.progress.loss), ago(job.created_at)];
   };
   const listed = [...jobs].sort((a, b) => chosen.has(b.id) - chosen.has(a.id)).slice(0, 30);
   fill(find('#pick'), table({caption: 'Runs to choose from', cards: true, head: [{name: 'Choose', unseen: true}, {name: 'Job', title: true}, 'State', {name: 'Loss', number: true}, {name: 'Created', number: true}], rows: listed.map(row)}));
 }
 
 function pick(id, tick) {
-  if (tick.checked && chosen.size >= MOST) { tick.checked = false; return; }
+  if (tick.checked && chosen.size >= MOST) {
+    tick.checked = false;
+    return say(`${MOST} runs are compared at most: take one away first.`, 'bad');
+  }
   tick.checked ? chosen.add(id) : chosen.delete(id);
   history.replaceState(null, '', `?jobs=${[...chosen].join(',')}`);
   show();
 }
+
+/** A file by its name; one that was deleted has only its id. */
+const fileName = id => id ? files.find(file => file.id === id)?.filename ?? id : '–';
 
 /** A name of its own for each run. */
 function names(runs) {
@@ -76,13 +86,15 @@ function settings(runs, named) {
     ...values.map(value => h('td', {class: 'number'}, value)));
   const results = [['loss', job => number(job.garden.progress.loss)], ['held-out loss', job => number(job.garden.progress.eval_loss)], ['steps', job => count(job.garden.progress.step)],
     ['time', job => job.garden.started_at && job.finished_at ? duration(job.finished_at - job.garden.started_at) : '–'], ['peak memory', job => bytes(job.garden.memory?.peak_bytes)],
-    ['plan', job => bytes(job.garden.plan?.total_bytes)], ['energy', job => energy(job.garden.energy_joules)], ['model', job => job.model], ['rows', job => job.training_file]];
+    ['plan', job => bytes(job.garden.plan?.total_bytes)], ['energy', job => energy(job.garden.energy_joules)]];
+  const sources = [['model', job => job.model], ['rows', job => fileName(job.training_file)], ['rows to evaluate on', job => fileName(job.validation_file)]];
+  const source = ([name, value]) => line(name, runs.map(value), false);
   const plain = ([name, value]) => h('tr', {}, h('th', {scope: 'row'}, name), ...runs.map(job => h('td', {class: 'number'}, value(job))));
   const differing = keys.filter(key => new Set(each.map(one => one.get(key)?.value)).size > 1);
   const same = keys.filter(key => !differing.includes(key));
   const rows = list => list.map(key => line(key, each.map(one => one.get(key)?.value ?? '–'), true));
   const head = () => ['Name', ...runs.map((job, at) => ({name: h('a', {href: jobPath(job.id)}, named[at]), number: true}))];
-  fill(find('#settings'), table({caption: 'Results, and settings that differ', head: head(), rows: [...results.map(plain), ...rows(differing)]}),
+  fill(find('#settings'), table({caption: 'Results, and what differs', head: head(), rows: [...results.map(plain), ...sources.map(source), ...rows(differing)]}),
     h('details', {class: 'fold'}, h('summary', {}, 'Settings that are the same'), table({caption: 'The same in all', head: head(), rows: rows(same)})));
 }
 

@@ -2,23 +2,26 @@
 import {all, del, get} from '../lib/api.js';
 import {button, empty, fill, find, h, note, table} from '../lib/dom.js';
 import {say, sure, tried} from '../lib/dialog.js';
-import {ago, bytes} from '../lib/words.js';
+import {ago, bytes, sentence, withoutFlags} from '../lib/words.js';
+import {patiently} from '../lib/live.js';
 import {showSurvey} from '../parts/survey.js';
 import {uploader} from '../parts/upload.js';
 
 let models = [], checking;
+const trainPath = (file, settings = {}) => `/jobs/new?${new URLSearchParams({file: file.id, ...settings})}`;
 
 async function list() {
   try {
-    const files = await all('/v1/files?purpose=fine-tune');
-    if (!files.length) return fill(find('#list'), empty('No rows yet', 'A row is a conversation: a question about an image, and the answer to learn. One JSON object a line is the simplest form; `model-garden dataset convert` puts images into the rows.'));
+    const files = await patiently(() => all('/v1/files?purpose=fine-tune'), error => fill(find('#list'), note('bad', `${error.message} This page tries again every three seconds.`)));
+    if (!files.length) return fill(find('#list'), empty('No rows yet', 'A row is a conversation: a question about an image, and the answer to learn. One JSON object a line is the simplest form; the images stand inside the rows.'));
     fill(find('#list'), table({caption: 'Datasets, newest first', cards: true, head: [{name: 'Name', title: true}, {name: 'Size', number: true}, 'State', {name: 'Uploaded', number: true}, {name: 'Do', unseen: true}], rows: files.map(row)}));
   } catch (error) { fill(find('#list'), note('bad', error.message)); }
 }
 
 function row(file) {
-  return [h('strong', {}, file.filename), bytes(file.bytes), file.status === 'error' ? h('span', {class: 'chip', 'data-tone': 'bad', title: file.status_details}, 'error') : h('span', {class: 'chip', 'data-tone': 'good'}, 'ready'), ago(file.created_at),
-    h('span', {class: 'actions'}, button('Check', () => check(file), 'small'), h('a', {class: 'button small', href: `/jobs/new?file=${encodeURIComponent(file.id)}`}, 'Train'),
+  const name = h('div', {}, h('strong', {}, file.filename), file.status_details ? h('div', {class: 'small bad'}, sentence(withoutFlags(file.status_details))) : null);
+  return [name, bytes(file.bytes), file.status === 'error' ? h('span', {class: 'chip', 'data-tone': 'bad'}, 'error') : h('span', {class: 'chip', 'data-tone': 'good'}, 'ready'), ago(file.created_at),
+    h('span', {class: 'actions'}, button('Check', () => check(file), 'small'), file.status === 'error' ? null : h('a', {class: 'button small', href: trainPath(file)}, 'Train'),
       h('a', {class: 'button small', href: `/v1/files/${encodeURIComponent(file.id)}/content`, download: file.filename}, 'Download'), button('Delete', () => remove(file), 'small danger'))];
 }
 
@@ -39,7 +42,7 @@ function check(file) {
   const run = () => {
     checking?.abort();
     checking = new AbortController();
-    showSurvey(find('#check'), file.id, choice.value, {}, checking.signal);
+    showSurvey(find('#check'), file.id, choice.value, {signal: checking.signal, onSkip: settings => { location.href = trainPath(file, settings); }});
   };
   run();
   find('#check-sheet').scrollIntoView({block: 'start'});

@@ -1,22 +1,25 @@
 // One job, live: where it stands, its curves, its checkpoints, its settings, its answers and its log.
 import {get} from '../lib/api.js';
-import {listen} from '../lib/live.js';
-import {empty, facts, fill, find, h, note, table} from '../lib/dom.js';
+import {listen, oneAtATime, patiently, untouched} from '../lib/live.js';
+import {facts, fill, find, freshen, h, note} from '../lib/dom.js';
 import {speak} from '../lib/dialog.js';
 import {ago, bytes, count, duration, energy, number, sentence} from '../lib/words.js';
 import {actionsFor} from '../parts/job_actions.js';
 import {answersOf} from '../parts/answers.js';
+import {checkpointsView} from '../parts/checkpoints.js';
 import {Curves} from '../parts/curves.js';
+import {endView} from '../parts/job_end.js';
 import {jobCharts} from '../parts/job_charts.js';
+import {memoryWords} from '../parts/job_memory.js';
 import {lineOf, lineOfMessage, logOf} from '../parts/log.js';
 import {settingsView} from '../parts/settings.js';
-import {isOver, jobPath, nameOf, progressWords, stateChip, stem, verdictChip} from '../parts/state.js';
+import {isOver, jobPath, nameOf, progressWords, stateChip, stateName, stem} from '../parts/state.js';
 
 const id = find('#job').dataset.job;
 const path = `/v1/fine_tuning/jobs/${encodeURIComponent(id)}`;
-let job, curves, filename = '';
+let job, curves, charts, log, answers, newest, offered, filename = '';
 
-const head = () => fill(find('#head'), h('h1', {}, nameOf(job)), h('div', {class: 'line'}, stateChip(job.garden.state), h('span', {}, progressWords(job) || job.garden.waiting_for || ''),
+const head = () => freshen(find('#head'), h('h1', {}, nameOf(job)), h('div', {class: 'line'}, stateChip(job), h('span', {}, sentence(progressWords(job) || job.garden.waiting_for || '')),
   h('span', {class: 'soft small mono'}, job.id)), stem(job), origin());
 
 function origin() {
@@ -27,15 +30,23 @@ function origin() {
 }
 
 function trouble() {
-  const {last_end: end, state, waiting_for: waits} = job.garden;
-  const readings = end?.last_readings ?? [];
-  const told = job.error ? note('bad', h('strong', {}, sentence(job.error.message)), ...(end?.words ?? []).map(words => h('p', {class: 'small'}, words)),
-    ...(end?.judgement ?? []).map(words => h('p', {class: 'small'}, words)), readings.length ? lastReadings(readings) : null) : null;
-  fill(find('#trouble'), told, state === 'queued' && waits ? note('warn', sentence(waits)) : null);
+  const {state, waiting_for: waits} = job.garden;
+  freshen(find('#trouble'), endView(job, newest), state === 'queued' && waits ? note('warn', sentence(waits)) : null);
 }
 
-const lastReadings = readings => h('details', {}, h('summary', {}, 'The last readings of its memory'), table({caption: 'Before the end', head: [{name: 'Second', number: true}, {name: 'Step', number: true}, {name: 'Resident', number: true}],
-  rows: readings.map(reading => [number(Math.round(10 * reading.t) / 10), count(reading.step), bytes(reading.resident_bytes)])}));
+/** The buttons change only with what can be done: one that has the focus, or is being pressed, stays. */
+function actions() {
+  const {state, priority} = job.garden;
+  const offer = JSON.stringify([state, priority, job.fine_tuned_model]);
+  if (offer === offered) return;
+  offered = offer;
+  const place = find('#actions');
+  const focused = place.contains(document.activeElement) ? document.activeElement.textContent : null;
+  fill(place, ...actionsFor(job, show));
+  if (focused === null) return;
+  const same = [...place.children].find(one => one.textContent === focused);
+  (same ?? place.firstElementChild)?.focus();
+}
 
 function figures() {
   const {progress: p, memory, attempt, energy_joules: joules, plan} = job.garden;
@@ -51,38 +62,24 @@ function figures() {
   ], find('#facts'));
 }
 
-function verdict() {
-  const {memory, plan, last_end: end} = job.garden;
-  if (!memory) return fill(find('#verdict'));
-  const words = memory.words ?? end?.judgement?.[0] ?? {steady: 'Memory stays at its level.', 'warm-up': 'Memory still grows, ever more slowly.', fill: 'Memory grows by a constant per row until every row was seen once.', leak: 'Memory grows without end.', undecided: 'There are too few readings to tell yet.'}[memory.verdict] ?? '';
-  const told = /[.!?]$/.test(words) ? words : `${words}.`;
-  const against = plan ? ` The peak was ${bytes(memory.peak_bytes)} of ${bytes(plan.total_bytes)} planned.` : '';
-  fill(find('#verdict'), verdictChip(memory.verdict), h('p', {}, sentence(told) + against));
-}
-
-async function checkpoints() {
+const checkpoints = oneAtATime(async () => {
   const {data} = await get(`${path}/checkpoints?limit=100`);
-  const place = find('#checkpoints');
-  if (!data.length) return fill(place, empty('None yet', isOver(job) ? 'This job left no checkpoint.' : 'One is written at the end of each epoch, or every save_steps steps.'));
-  const action = (name, href) => h('a', {class: 'button small', href}, name);
-  fill(place, table({caption: 'Checkpoints, the newest first', cards: true, head: [{name: 'Step', number: true}, {name: 'Loss', number: true}, {name: 'Held out', number: true}, {name: 'Do', unseen: true}], rows: data.map(one => [
-    count(one.step_number), number(one.metrics.train_loss ?? null), number(one.metrics.full_valid_loss ?? one.metrics.valid_loss ?? null),
-    h('span', {class: 'actions'}, action('Resume from here', `/jobs/new?rerun=${id}&checkpoint=${encodeURIComponent(one.id)}&step=${one.step_number}`),
-      action('Try', `/models?try=${encodeURIComponent(one.fine_tuned_model_checkpoint)}`))])}));
-}
-
-let charts, log;
+  await untouched();
+  newest = data[0];
+  fill(find('#checkpoints'), checkpointsView(job, data));
+  trouble();
+});
 
 function show(changed) {
   // The answer to an action may come after the stream has told the end, which no job leaves.
   if (isOver(job) && !isOver(changed)) return;
   const before = job.garden.state;
   job = changed;
-  head(); trouble(); figures(); verdict();
-  fill(find('#actions'), ...actionsFor(job, show));
-  document.title = `${progressWords(job) || job.garden.state} · ${nameOf(job)} · Model Garden`;
+  head(); trouble(); figures(); actions();
+  freshen(find('#verdict'), ...memoryWords(job));
+  document.title = `${isOver(job) ? stateName(job) : progressWords(job) || job.garden.state} · ${nameOf(job)} · Model Garden`;
   if (before !== job.garden.state) {
-    speak(`The job is ${job.garden.state}`);
+    speak(`The job is ${stateName(job)}`);
     if (isOver(job)) finish();
   }
   const {memory} = job.garden;
@@ -97,6 +94,7 @@ async function finish() {
   curves = new Curves(await get(`${path}/curves`));
   charts.update(curves, job);
   checkpoints();
+  answers?.ended();
   fill(find('#live'), reportLink());
 }
 
@@ -108,33 +106,37 @@ function follow() {
     if (name === 'started') curves.started(event);
     if (name === 'step') curves.step(event);
     if (name === 'evaluation') curves.evaluation(event);
-    if (name === 'checkpoint') checkpoints();
+    if (name === 'checkpoint') { checkpoints(); answers.checkpoint(); }
     if (name === 'plan') curves.points.plan_bytes = event.total_bytes;
     if (name !== 'history') curves.points.begun ??= event.time;
     if (['step', 'evaluation', 'started', 'plan'].includes(name)) charts.update(curves, job);
   };
   const names = ['history', 'note', 'text', 'step', 'evaluation', 'checkpoint', 'rows_surveyed', 'model_loaded', 'plan', 'started', 'resumed', 'end'];
   const from = curves.points.cursor ? `?after=${encodeURIComponent(curves.points.cursor)}` : '';
-  const end = listen(`${path}/stream${from}`, {...Object.fromEntries(names.map(name => [name, heard(name)])), state: changed => { show(changed); if (isOver(changed)) { end(); find('#live').textContent = ''; finish(); } }},
-    state => { if (!isOver(job)) find('#live').textContent = {live: 'live', lost: 'the line is down; trying again', ended: ''}[state]; });
+  const end = listen(`${path}/stream${from}`, {...Object.fromEntries(names.map(name => [name, heard(name)])), state: changed => { show(changed); if (isOver(changed)) end(); }},
+    (state, words) => { if (!isOver(job)) find('#live').textContent = {live: 'live', lost: 'the line is down; trying again', ended: '', refused: words}[state]; });
 }
 
-try {
-  job = await get(path);
-  charts = jobCharts(find('#curves'), find('#memory-chart'));
-  log = logOf(find('#log'));
-  curves = new Curves(await get(`${path}/curves`));
+async function begin() {
+  const [found, points, told] = await Promise.all([get(path), get(`${path}/curves`), get(`${path}/events?limit=100`)]);
+  [job, curves] = [found, new Curves(points)];
+  charts ??= jobCharts(find('#curves'), find('#memory-chart'));
+  log ??= logOf(find('#log'));
   get(`/v1/files/${encodeURIComponent(job.training_file)}`).then(file => { filename = file.filename; figures(); }, () => {});
   show(job);
   charts.update(curves, job);
   settingsView(find('#settings'), job);
   checkpoints();
-  answersOf(find('#answers'), id);
-  const told = await get(`${path}/events?limit=100`);
+  answers = answersOf(find('#answers'), job);
   told.data.reverse().forEach(one => log.add(lineOfMessage(one)));
+  fill(find('#live'), reportLink());
   follow();
+}
+
+try {
+  await patiently(begin, error => fill(find('#trouble'), note('bad', `${error.message} This page tries again every three seconds.`)));
 } catch (error) {
-  fill(find('#head'), h('h1', {}, 'No such job'));
+  fill(find('#head'), h('h1', {}, error.status === 404 ? 'No such job' : 'This job cannot be shown'));
   fill(find('#trouble'), note('bad', error.message));
   throw error;
 }

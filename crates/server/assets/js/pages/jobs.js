@@ -1,10 +1,10 @@
 // The list of jobs, asked for again every two seconds.
 import {get} from '../lib/api.js';
-import {repeat, turns} from '../lib/live.js';
+import {repeat, turns, untouched} from '../lib/live.js';
 import {button, empty, fill, find, h, note, table} from '../lib/dom.js';
 import {speak} from '../lib/dialog.js';
 import {spark} from '../lib/spark.js';
-import {ago, bytes, counted} from '../lib/words.js';
+import {ago, bytes, counted, firstSentence, sentence, withoutFlags} from '../lib/words.js';
 import {jobPath, lossWords, nameOf, progressWords, stateChip, stem, verdictChip} from '../parts/state.js';
 
 const PAGE = 50;
@@ -13,7 +13,7 @@ const states = new Map();
 const begin = turns();
 let after = [];
 
-const place = find('#jobs');
+const place = find('#jobs'), trouble = find('#trouble');
 const filter = find('#state');
 filter.value = new URLSearchParams(location.search).get('state') ?? '';
 filter.addEventListener('change', () => {
@@ -29,11 +29,14 @@ async function refresh() {
   if (after.length) query.set('after', after.at(-1));
   try {
     const page = await get(`/v1/fine_tuning/jobs?${query}`);
+    await untouched();
     if (!current()) return;
+    fill(trouble);
     show(page);
     tell(page.data);
   } catch (error) {
-    if (current()) fill(place, note('bad', error.message));
+    // What was known before stays in sight.
+    if (current()) fill(trouble, note('bad', error.message));
   }
 }
 
@@ -44,17 +47,16 @@ function show({data, has_more: more}) {
   const head = [{name: 'Choose', unseen: true}, {name: 'Job', title: true}, 'State', 'Progress', 'Loss', 'Memory', {name: 'Created', number: true}];
   fill(place, table({caption: 'Jobs, newest first', cards: true, head, rows: data.map(row)}), pager(data, more));
   if (focused) place.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
-  place.querySelectorAll('td:nth-child(2)').forEach(cell => { cell.className = 'name'; });
 }
 
 function row(job) {
-  const {memory, state} = job.garden;
+  const {memory} = job.garden;
   const tick = h('input', {type: 'checkbox', 'aria-label': `Compare ${nameOf(job)}`, 'data-key': `pick-${job.id}`, change: event => pick(job.id, event.target.checked)});
   tick.checked = chosen.has(job.id);
   const name = h('div', {}, h('a', {href: jobPath(job.id), 'data-key': job.id}, nameOf(job)), h('div', {class: 'small soft'}, job.model));
   return [
-    tick, name, stateChip(state),
-    h('div', {class: 'progress-cell'}, stem(job), h('div', {class: 'small'}, progressWords(job))),
+    tick, name, stateChip(job),
+    h('div', {class: 'progress-cell'}, stem(job), h('div', {class: 'small'}, progressWords(job)), job.error ? h('div', {class: 'small bad'}, `${sentence(firstSentence(withoutFlags(job.error.message)))}.`) : null),
     lossWords(job),
     memory ? h('div', {}, spark(memory.sparkline), h('div', {class: 'small soft'}, bytes(memory.resident_bytes), ' ', verdictChip(memory.verdict))) : '',
     ago(job.created_at),
@@ -73,8 +75,8 @@ function pager(data, more) {
   if (!more && !after.length) return null;
   const turn = change => { change(); refresh(); };
   return h('nav', {class: 'actions', 'aria-label': 'Pages of the list'},
-    button('Newer', () => turn(() => after.pop()), 'small', {disabled: !after.length}),
-    button('Older', () => turn(() => after.push(data.at(-1).id)), 'small', {disabled: !more}));
+    button('Newer', () => turn(() => after.pop()), 'small', {disabled: !after.length, 'data-key': 'newer'}),
+    button('Older', () => turn(() => after.push(data.at(-1).id)), 'small', {disabled: !more, 'data-key': 'older'}));
 }
 
 function nothing() {

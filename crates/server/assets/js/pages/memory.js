@@ -5,7 +5,7 @@ import {speak} from '../lib/dialog.js';
 import {Chart} from '../lib/chart.js';
 import {dropZone} from '../lib/drop.js';
 import {listen, turns} from '../lib/live.js';
-import {bytes} from '../lib/words.js';
+import {bytes, sentence} from '../lib/words.js';
 import {chartModel, judgementView} from '../parts/judgement.js';
 
 const LARGEST = 64 * 1024 * 1024;
@@ -33,7 +33,7 @@ async function judge(file) {
   end();
   last = file;
   const {place, current} = answer(file.name);
-  if (file.size > LARGEST) return fill(place, note('bad', 'More than 64 MiB: judge it on the command line with `model-garden memory analyze`.'));
+  if (file.size > LARGEST) return fill(place, note('bad', 'This file has more than 64 MiB. The command `model-garden memory analyze` judges files of any size.'));
   fill(place, h('p', {role: 'status', class: 'soft'}, 'Reading …'));
   try {
     const found = await call('POST', `/v1/garden/analyze?${new URLSearchParams({name: file.name, ...known()})}`, file);
@@ -75,10 +75,21 @@ function watch(pid, name) {
       if (event === 'summary') { end(); stop.remove(); words.append(note_(how ?? 'The process has ended.')); }
       else if (text) chart.summary(text);
     },
+  }, (state, why) => {
+    if (state === 'refused') { end(); stop.remove(); fill(words, note('bad', sentence(why))); }
+    if (state === 'lost' && !points.x.length) fill(words, h('p', {class: 'soft'}, 'The server does not answer; trying again.'));
   });
   find('#answer').scrollIntoView({block: 'nearest'});
 }
 const note_ = words => note('', words);
+
+/** A process by the name of its program; the whole command follows, as far as there is room. */
+function commandView({command, training}) {
+  const [program, ...rest] = command.split(' ');
+  const words = rest.join(' ');
+  return h('div', {title: command}, h('strong', {}, program.split('/').at(-1) || program), ' ', training ? h('span', {class: 'chip', 'data-tone': 'grows'}, 'trains') : null,
+    h('div', {class: 'small soft'}, words.length > 60 ? `${words.slice(0, 60)}…` : words));
+}
 
 async function processes() {
   const pid = input('pid', {type: 'number', min: 1, required: true});
@@ -88,7 +99,7 @@ async function processes() {
   try {
     const {data} = await get('/v1/garden/processes');
     fill(list, table({caption: 'The largest processes of the server’s user; trainings first', cards: true, head: ['PID', {name: 'Command', title: true}, {name: 'Memory', number: true}, {name: 'Do', unseen: true}],
-      rows: data.slice(0, 8).map(one => [one.pid, h('span', {class: 'small', title: one.command}, one.training ? h('span', {class: 'chip', 'data-tone': 'grows'}, 'trains') : null, ' ', one.command.length > 60 ? `${one.command.slice(0, 60)}…` : one.command), bytes(one.resident_bytes),
+      rows: data.slice(0, 8).map(one => [one.pid, commandView(one), bytes(one.resident_bytes),
         button('Watch', () => watch(one.pid, one.command), 'small', {'aria-label': `Watch process ${one.pid}`})])}));
   } catch (error) { fill(list, note('bad', error.message)); }
 }

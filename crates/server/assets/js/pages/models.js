@@ -3,6 +3,7 @@ import {del, get, post} from '../lib/api.js';
 import {button, empty, fill, find, h, note, table} from '../lib/dom.js';
 import {modal, say, sure, tried} from '../lib/dialog.js';
 import {ago, bytes} from '../lib/words.js';
+import {patiently} from '../lib/live.js';
 import {jobPath} from '../parts/state.js';
 import {tryView} from '../parts/try_model.js';
 
@@ -15,8 +16,10 @@ async function refresh() {
   const place = find('#list');
   if (!data.length) {
     find('#try-sheet').hidden = true;
-    return fill(place, empty('No model yet', 'Start the server with --models-dir and a folder that has model folders below it; `model-garden init` makes a small one to begin with.'));
+    return fill(place, empty('No model yet', 'The server lists the model folders below the folders that it was started with. A new job can also start from a model of the hub.'));
   }
+  find('#try-sheet').hidden = false;
+  trial ? trial.update(data) : trial = tryView(find('#try'), data);
   const groups = Object.entries(KINDS).map(([kind, words]) => [words, data.filter(model => model.garden.kind === kind)]).filter(([, models]) => models.length);
   fill(place, ...groups.map(([[title, caption], models], at) => h('details', {class: 'fold', open: at < 2 || models.length < 6}, h('summary', {}, title, h('span', {class: 'soft'}, models.length)),
     table({caption, cards: true, head: [{name: 'Model', title: true}, {name: 'Size', number: true}, {name: 'Made', number: true}, {name: 'Do', unseen: true}], rows: models.map(row)}))));
@@ -35,7 +38,7 @@ function row(model) {
 }
 
 async function merge(model) {
-  const name = h('input', {id: 'merge-name', required: true, pattern: '[A-Za-z0-9._-]+', value: model.id.split(':').slice(2).join('-').replace(/[^\w.-]/g, '-')});
+  const name = h('input', {id: 'merge-name', required: true, pattern: '[A-Za-z0-9._\\-]+', value: model.id.split(':').slice(2).join('-').replace(/[^\w.-]/g, '-')});
   const content = h('div', {class: 'field'}, h('label', {for: 'merge-name'}, 'Name of the merged model'), name, h('p', {class: 'help'}, 'The adapter is added to the weights of its base. The result needs no adapter, and as much disk as the base.'));
   const bits = await modal('Merge', content, [{name: 'Leave it', value: ''}, {name: 'In 4 bits', value: '4bit'}, {name: 'In 16 bits', value: '16bit', main: true}]);
   if (!bits) return;
@@ -47,10 +50,10 @@ async function remove(model) {
   if (await sure(`Delete ${model.id}?`, 'Its files go from the disk. This cannot be undone.', 'Delete') && await tried(() => del(path(model.id)), 'Deleted.')) refresh();
 }
 
+const waiting = error => fill(find('#list'), note('bad', `${error.message} This page tries again every three seconds.`));
 try {
-  const models = await refresh();
+  const models = await patiently(refresh, waiting);
   if (models) {
-    trial = tryView(find('#try'), models);
     const wanted = new URLSearchParams(location.search).get('try') ?? models.find(model => model.garden.kind === 'adapter')?.id;
     if (wanted && models.some(model => model.id === wanted)) trial.select(wanted);
     if (location.search.includes('try=')) find('#try-sheet').scrollIntoView();

@@ -2,7 +2,7 @@
 import {del, post} from '../lib/api.js';
 import {button, h} from '../lib/dom.js';
 import {modal, sure, tried} from '../lib/dialog.js';
-import {isOver, nameOf} from './state.js';
+import {againPath, isOver, nameOf} from './state.js';
 
 /** Buttons for a job; `refresh` is called with what the server answered. */
 export function actionsFor(job, refresh) {
@@ -27,7 +27,7 @@ export function actionsFor(job, refresh) {
     if (changed) refresh(changed);
   };
   const link = (name, href, kind = '') => h('a', {class: `button ${kind}`, href}, name);
-  const again = link('Run again …', `/jobs/new?rerun=${encodeURIComponent(job.id)}`);
+  const again = link('Run again …', againPath(job));
   const shown = {
     validating: [button('Cancel', cancel, 'danger')],
     queued: [button('Pause', act('pause', 'Paused.')), button('Priority', priority), button('Cancel', cancel, 'danger')],

@@ -2,7 +2,7 @@
 import {get} from '../lib/api.js';
 import {button, fill, h, note} from '../lib/dom.js';
 import {turns} from '../lib/live.js';
-import {bytes, count, counted} from '../lib/words.js';
+import {bytes, count, counted, rowWords} from '../lib/words.js';
 
 const SHOWN = 12;
 const path = (file, row, model) => `/v1/garden/datasets/${encodeURIComponent(file)}/rows/${row}${model ? `?model=${encodeURIComponent(model)}` : ''}`;
@@ -18,7 +18,7 @@ export function rowsView(file, model, rows) {
     const at = Math.min(Math.max(Math.round(row) || 1, 1), rows);
     number.value = at;
     thumbs.querySelectorAll('button').forEach(thumb => thumb.setAttribute('aria-pressed', String(thumb.dataset.row === String(at))));
-    const view = await get(path(file, at, model)).then(rowView, error => note('bad', error.message));
+    const view = await get(path(file, at, model)).then(rowView, error => note('bad', rowWords(error.message)));
     if (current()) fill(one, view);
   };
   firsts(file, rows, thumbs, show);
@@ -33,11 +33,14 @@ async function firsts(file, rows, list, show) {
   const shown = Math.min(rows, SHOWN);
   try {
     const {data} = await get(`/v1/garden/datasets/${encodeURIComponent(file)}/rows?limit=${shown}`);
-    fill(list, ...data.map(row => {
-      const picture = row.images[0]?.uri ? h('img', {src: row.images[0].uri, alt: `Row ${row.row}`}) : `Row ${row.row}`;
-      return h('li', {}, h('button', {type: 'button', 'data-row': row.row, 'aria-pressed': row.row === 1 ? 'true' : 'false', click: () => show(row.row)}, picture));
-    }));
+    fill(list, ...data.map(row => h('li', {}, h('button', {type: 'button', 'data-row': row.row, 'aria-pressed': row.row === 1 ? 'true' : 'false', click: () => show(row.row)}, thumb(row)))));
   } catch { list.hidden = true; }
+}
+
+/** A row's first image; a bad row has none and says so. */
+function thumb({row, images = [], error}) {
+  if (error) return h('span', {class: 'bad'}, `Row ${row} is bad`);
+  return images[0]?.uri ? h('img', {src: images[0].uri, alt: `Row ${row}`}) : `Row ${row}`;
 }
 
 /** One row. */

@@ -4,9 +4,15 @@ import {clock, count, number, percent, stateTone, verdictTone} from '../lib/word
 
 export const nameOf = job => job.garden?.name || job.user_provided_suffix || job.id;
 export const jobPath = id => `/jobs/${encodeURIComponent(id)}`;
+export const againPath = job => `/jobs/new?rerun=${encodeURIComponent(job.id)}`;
+export const resumePath = (job, checkpoint) => `${againPath(job)}&checkpoint=${encodeURIComponent(checkpoint.id)}&step=${checkpoint.step_number}`;
 export const isOver = job => ['succeeded', 'failed', 'cancelled'].includes(job.garden.state);
 
-export const stateChip = state => h('span', {class: 'chip', 'data-tone': stateTone(state)}, state);
+/** A job that was stopped has a result; one that was cancelled has none. */
+const isStopped = job => job.garden.state === 'cancelled' && job.garden.result_step !== null;
+/** A job's state in one word. */
+export const stateName = job => isStopped(job) ? 'stopped' : job.garden.state;
+export const stateChip = job => h('span', {class: 'chip', 'data-tone': stateTone(job.garden.state)}, stateName(job));
 export const verdictChip = verdict => verdict ? h('span', {class: 'chip', 'data-tone': verdictTone(verdict)}, verdict) : null;
 
 /** Done steps as a stem that grows. */
@@ -19,7 +25,8 @@ export function stem(job) {
 
 /** Progress in words. */
 export function progressWords(job) {
-  const {state, progress: p = {}, queue_position: place} = job.garden;
+  const {state, progress: p = {}, queue_position: place, result_step: result} = job.garden;
+  if (isStopped(job)) return `stopped at step ${count(result)}; its last checkpoint is the result`;
   if (state === 'queued') return place ? `${ordinal(place)} in the queue` : 'waits';
   if (state === 'paused') return p.step ? `held at step ${count(p.step)}` : 'held';
   if (['running', 'stopping'].includes(state) && p.phase && p.phase !== 'training') return p.phase;

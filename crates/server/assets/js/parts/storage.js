@@ -25,7 +25,7 @@ function orphanView(orphans, refresh) {
   if (!orphans.length) return note('good', 'Nothing lies about: every file belongs to something.');
   const size = orphans.reduce((sum, orphan) => sum + orphan.bytes, 0);
   const clean = async () => { if (await sure('Delete what belongs to nothing?', `${counted(orphans.length, 'thing')}, ${bytes(size)}.`, 'Delete')) clear({orphans: true}, refresh); };
-  return note('warn', h('p', {}, `${counted(orphans.length, 'thing')} (${bytes(size)}) belong to nothing:`), h('ul', {class: 'small'}, ...orphans.slice(0, 5).map(orphan => h('li', {}, `${orphan.why}: ${bytes(orphan.bytes)}`))), button('Delete them', clean, 'small danger'));
+  return note('warn', h('p', {}, `${counted(orphans.length, 'thing')} (${bytes(size)}) ${orphans.length === 1 ? 'belongs' : 'belong'} to nothing:`), h('ul', {class: 'small'}, ...orphans.slice(0, 5).map(orphan => h('li', {}, `${orphan.why}: ${bytes(orphan.bytes)}`))), button('Delete them', clean, 'small danger'));
 }
 
 async function clear(what, refresh) {

@@ -1,21 +1,27 @@
 // The check of a dataset: how many rows, what is wrong with which, how long they are.
 import {post} from '../lib/api.js';
-import {fill, facts, h, note, table} from '../lib/dom.js';
-import {bytes, count, counted, number} from '../lib/words.js';
+import {button, fill, facts, h, note, table} from '../lib/dom.js';
+import {are, bytes, count, counted, number, rowWords} from '../lib/words.js';
 import {rowsView} from './rows.js';
 
-/** Checks a file with a model's tokenizer and shows what was found. */
-export async function showSurvey(target, file, model, settings = {}, signal) {
+/** Bad rows that are named. */
+const MOST = 10;
+
+/**
+ * Checks a file with a model's tokenizer and shows what was found. `onSkip` is given the settings that leave its bad rows
+ * out, where the reader wants that.
+ */
+export async function showSurvey(target, file, model, {settings = {}, signal, onSkip} = {}) {
   fill(target, h('p', {class: 'soft', role: 'status'}, 'Reading every row …'));
   try {
     const survey = await post(`/v1/garden/datasets/${encodeURIComponent(file)}/check`, {...(model ? {model} : {}), ...settings}, {signal});
-    fill(target, surveyView(survey), rowsView(file, model, survey.rows));
+    fill(target, surveyView(survey, onSkip), rowsView(file, model, survey.rows));
   } catch (error) {
-    if (error.name !== 'AbortError') fill(target, note('bad', error.message));
+    if (error.name !== 'AbortError') fill(target, note('bad', rowWords(error.message)));
   }
 }
 
-function surveyView(survey) {
+function surveyView(survey, onSkip) {
   const {rows, images, tokens, image_tokens: imageTokens, label_tokens: labels, left_out: left, bad, ignored} = survey;
   const usable = rows - bad.count - left.too_long - left.no_label;
   const lengths = tokens ?? imageTokens;
@@ -23,15 +29,20 @@ function surveyView(survey) {
     facts([['rows', count(rows), usable === rows ? 'all can be used' : `${count(usable)} can be used`], ['images', count(images.count), images.count ? bytes(images.encoded_bytes) : ''],
       ['tokens a row', lengths.total ? number(Math.round(lengths.mean)) : null, lengths.total ? `at most ${count(lengths.max)}` : ''],
       ['learned a row', labels ? number(Math.round(labels.mean)) : null, labels ? `${count(labels.total)} in all` : '']]),
-    bad.count ? badView(bad) : note('good', 'No bad row.'),
-    left.too_long ? note('warn', `${counted(left.too_long, 'row')} with more than ${count(left.max_seq_length)} tokens are left out.`) : null,
-    left.no_label ? note('warn', `${counted(left.no_label, 'row')} without anything to learn are left out.`) : null,
+    bad.count ? badView(bad, onSkip) : note('good', 'No bad row.'),
+    left.too_long ? note('warn', `${counted(left.too_long, 'row')} with more than ${count(left.max_seq_length)} tokens ${are(left.too_long)} left out.`) : null,
+    left.no_label ? note('warn', `${counted(left.no_label, 'row')} without anything to learn ${are(left.no_label)} left out.`) : null,
     Object.keys(ignored).length ? note('', `Fields that are not read: ${Object.keys(ignored).join(', ')}.`) : null,
     h('div', {class: 'two'}, lengths.total ? histogram(lengths, tokens ? 'Tokens a row' : 'Image tokens a row') : null, images.count ? sizes(images.sizes) : null));
 }
 
-const badView = bad => note('bad', h('p', {}, `${counted(bad.count, 'bad row')}:`), h('ul', {}, ...bad.rows.slice(0, 10).map(row => h('li', {class: 'small'}, row))),
-  bad.count > 10 ? h('p', {class: 'small'}, `and ${count(bad.count - 10)} more`) : null);
+const badView = (bad, onSkip) => note('bad', h('p', {}, `${counted(bad.count, 'bad row')}. A job stops at the first one, unless it leaves them out.`),
+  h('ul', {}, ...bad.rows.slice(0, MOST).map(row => h('li', {class: 'small'}, rowWords(row)))),
+  bad.count > MOST ? h('p', {class: 'small'}, `and ${count(bad.count - MOST)} more`) : null,
+  onSkip ? button('Leave the bad rows out', () => onSkip(skipping(bad.count)), 'small') : null);
+
+/** The settings of a job that leaves bad rows out, and no more than these. */
+export const skipping = bad => ({on_bad_row: 'skip', max_bad_rows: String(bad)});
 
 /** How long the rows are, as bars with their numbers in words. */
 function histogram(lengths, title) {

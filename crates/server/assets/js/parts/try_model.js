@@ -4,11 +4,13 @@ import {dropZone} from '../lib/drop.js';
 import {count, number} from '../lib/words.js';
 import {ask, asUri} from './talk.js';
 
-/** A form to try one of `models`; `select` chooses one. */
+const isImage = file => file.type.startsWith('image/') && file.type !== 'image/svg+xml';
+
+/** A form to try one of `models`: `select` chooses one, `update` takes a newer list. */
 export function tryView(target, models) {
   const images = [];
   const shots = h('div', {class: 'shots'});
-  const model = h('select', {id: 'try-model', name: 'model'}, ...models.map(one => h('option', {value: one.id}, one.id)));
+  const model = h('select', {id: 'try-model', name: 'model'});
   const question = h('textarea', {id: 'try-question', name: 'question', rows: 3}, 'What is in the picture?');
   const [tokens, heat] = [h('input', {id: 'try-tokens', type: 'number', min: 1, max: 4096, value: 128}), h('input', {id: 'try-heat', type: 'number', min: 0, max: 2, step: 0.1, value: 0})];
   const beside = h('input', {type: 'checkbox', id: 'try-beside', checked: true});
@@ -17,17 +19,24 @@ export function tryView(target, models) {
   const stop = button('Stop', () => controller?.abort(), '', {hidden: true});
   let controller;
   const showShots = () => fill(shots, ...images.map((uri, at) => h('figure', {}, h('img', {src: uri, alt: `Image ${at + 1}`}), h('figcaption', {}, button('Take away', () => { images.splice(at, 1); showShots(); }, 'small plain')))));
-  const zone = dropZone({words: 'Drop images here', id: 'try-images', multiple: true, accept: 'image/*'}, async files => { images.push(...await Promise.all(files.map(asUri))); showShots(); });
+  const zone = dropZone({words: 'Drop images here', id: 'try-images', multiple: true, accept: 'image/*'}, async files => {
+    const [pictures, others] = [files.filter(isImage), files.filter(file => !isImage(file))];
+    images.push(...await Promise.all(pictures.map(asUri)));
+    showShots();
+    fill(refused, others.length ? note('warn', `${others.map(file => file.name).join(', ')}: no image. PNG, JPEG, WebP, GIF and BMP can be asked about.`) : null);
+  });
+  const refused = h('div', {});
   const field = (name, input) => h('div', {class: 'field'}, h('label', {for: input.id}, name), input);
   const form = h('form', {class: 'stack', submit: event => { event.preventDefault(); run(); }},
-    h('div', {class: 'two'}, h('div', {class: 'stack'}, field('Model', model), field('Question', question)), h('div', {class: 'stack'}, zone, shots)),
+    h('div', {class: 'two'}, h('div', {class: 'stack'}, field('Model', model), field('Question', question)), h('div', {class: 'stack'}, zone, refused, shots)),
     h('div', {class: 'fields'}, field('Most tokens', tokens), field('Temperature', heat), h('label', {class: 'pick', for: 'try-beside'}, beside, 'beside its base')),
     h('div', {class: 'actions'}, go, stop));
   fill(target, form, talk);
 
   async function run() {
-    controller = new AbortController();
     const chosen = models.find(one => one.id === model.value);
+    if (!chosen) return fill(talk, note('warn', 'Choose a model first.'));
+    controller = new AbortController();
     const base = chosen.garden.base;
     const asked = [chosen.id, ...(beside.checked && base && base !== chosen.id ? [base] : [])];
     const content = [...images.map(url => ({type: 'image_url', image_url: {url}})), {type: 'text', text: question.value}];
@@ -52,5 +61,13 @@ export function tryView(target, models) {
     return h('section', {'aria-label': `Answer of ${name}`}, h('h3', {}, name), said, facts);
   }
 
-  return {select(id) { model.value = id; }, focus: () => question.focus()};
+  function update(list) {
+    const before = model.value;
+    models = list;
+    fill(model, ...models.map(one => h('option', {value: one.id}, one.id)));
+    if (models.some(one => one.id === before)) model.value = before;
+  }
+
+  update(models);
+  return {select(id) { model.value = id; }, focus: () => question.focus(), update};
 }

@@ -5,11 +5,20 @@ import {speak} from '../lib/dialog.js';
 import {dropZone} from '../lib/drop.js';
 import {bytes, percent} from '../lib/words.js';
 
+/** What rows come in. A file of another kind would be taken for rows too, and fail only in the job. */
+const KINDS = ['.jsonl', '.json', '.csv', '.tsv', '.parquet', '.ndjson', '.zip'];
+const hasRows = file => KINDS.some(kind => file.name.toLowerCase().endsWith(kind));
+
 /** A drop zone for datasets; `onDone` gets each file that the server has taken. */
 export function uploader(onDone) {
   const list = h('div', {class: 'stack'});
-  const zone = dropZone({words: 'Drop datasets here', id: 'upload-files', multiple: true, accept: '.jsonl,.json,.csv,.tsv,.parquet,.ndjson,.zip'}, files => files.forEach(file => start(file, list, onDone)));
+  const zone = dropZone({words: 'Drop datasets here', id: 'upload-files', multiple: true, accept: KINDS.join(',')}, files => files.forEach(file => take(file, list, onDone)));
   return h('div', {class: 'stack'}, zone, list);
+}
+
+function take(file, list, onDone) {
+  if (hasRows(file)) return start(file, list, onDone);
+  list.append(h('div', {}, note('bad', `${file.name} was not sent: no rows come in such a file. Rows are in ${KINDS.slice(0, -1).join(', ')} or ${KINDS.at(-1)} files.`)));
 }
 
 function start(file, list, onDone) {

@@ -26,7 +26,9 @@ fn ids(server: &Server) -> Vec<String> {
 fn an_index_that_is_broken_or_gone_is_made_anew_from_the_folders() {
     let mut server = Server::start(8, &[]);
     let file = server.upload();
-    let mut jobs: Vec<String> = (0..3).map(|_| server.create(&file, &json!({"max_steps": 2}))).collect();
+    let mut jobs: Vec<String> = (0..2).map(|_| server.create(&file, &json!({"max_steps": 2}))).collect();
+    let keyed = json!({"model": "tiny", "training_file": file, "max_steps": 2});
+    jobs.push(server.create_by_key("once", &keyed));
     jobs.iter().for_each(|job| drop(server.wait_until_over(job)));
     jobs.reverse();
     assert_eq!(ids(&server), jobs);
@@ -46,6 +48,7 @@ fn an_index_that_is_broken_or_gone_is_made_anew_from_the_folders() {
             assert_eq!(server.job(job), *before, "broken: {broken}");
         }
         assert_eq!(server.get(&format!("/v1/files/{file}"))["id"], file.as_str());
+        assert_eq!(server.create_by_key("once", &keyed), jobs[0], "the key made a job already");
     }
     let aside = fs::read_dir(server.data("")).unwrap().flatten();
     assert!(aside.map(|entry| entry.file_name().into_string().unwrap()).any(|name| name.contains("broken")));

@@ -188,6 +188,16 @@ impl Server {
         self.post("/v1/fine_tuning/jobs", &body)["id"].as_str().unwrap().to_owned()
     }
 
+    /// Creates a job by a request with an idempotency key; gives its id.
+    pub fn create_by_key(&self, key: &str, body: &Value) -> String {
+        let path = "/v1/fine_tuning/jobs";
+        let request = self.request("POST", path).header("content-type", "application/json");
+        let request = request.header("idempotency-key", key).body(body.to_string()).unwrap();
+        let (status, job) = read("POST", path, agent().run(request));
+        assert_eq!(status, 200, "{job}");
+        job["id"].as_str().unwrap().to_owned()
+    }
+
     pub fn job(&self, id: &str) -> Value {
         self.get(&format!("/v1/fine_tuning/jobs/{id}"))
     }

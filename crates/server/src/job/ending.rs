@@ -178,6 +178,7 @@ mod tests {
             max_restarts,
             rerun_of: None,
             resumed_from: None,
+            request: None,
         }
     }
 

@@ -71,6 +71,17 @@ pub(crate) struct JobRecord {
     pub max_restarts: u32,
     pub rerun_of: Option<String>,
     pub resumed_from: Option<CheckpointOf>,
+    /// The request that made it, if that had a key: the same key makes no second job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<KeyedRequest>,
+}
+
+/// A request with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeyedRequest {
+    pub key: String,
+    /// What it asked for.
+    pub hash: String,
 }
 
 impl JobRecord {

@@ -1,12 +1,22 @@
 //! Requests to create a job that must create one job however often they are sent.
 //!
 //! A key belongs to the first request that brings it, for a day. A key whose request was being answered when the
-//! server ended is free again at the next start.
+//! server ended is free again at the next start, unless its job's folder says that the job was made.
 
 use super::{Store, StoreError, now};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 const KEPT_SECONDS: i64 = 24 * 60 * 60;
+
+/// A job that a request with a key has made.
+#[derive(Debug, Clone)]
+pub(crate) struct MadeByKey {
+    pub key: String,
+    pub hash: String,
+    /// Seconds since 1970.
+    pub at: i64,
+    pub job: String,
+}
 
 /// What became of a request with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +45,17 @@ impl Store {
             transaction.execute("UPDATE idempotency SET job = ? WHERE key = ?", [&job, &key]).map(drop)
         })
         .await
+    }
+
+    /// Keys of jobs that were made: for an index that does not know them. A key that is known stays as it is.
+    pub(crate) fn refill_keys_blocking(&self, keys: Vec<MadeByKey>) -> Result<(), StoreError> {
+        self.write_blocking(move |transaction| {
+            let sql = "INSERT OR IGNORE INTO idempotency (key, hash, time, job) VALUES (?, ?, ?, ?)";
+            let mut insert = transaction.prepare_cached(sql)?;
+            keys.iter().try_for_each(|MadeByKey { key, hash, at, job }| {
+                insert.execute(params![key, hash, at, job]).map(drop)
+            })
+        })
     }
 
     /// The request has made nothing: it may be sent again.

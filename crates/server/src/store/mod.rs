@@ -12,7 +12,7 @@ mod readers;
 mod writer;
 
 pub(crate) use files::{FileQuery, FileRow, Order};
-pub(crate) use idempotency::Claim;
+pub(crate) use idempotency::{Claim, MadeByKey};
 pub(crate) use jobs::{JobQuery, JobRow, Written};
 
 use crate::{api::error::ApiError, data_dir::DataDir};

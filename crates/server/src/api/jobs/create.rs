@@ -14,7 +14,7 @@ use crate::{
         manager::NewJob,
         names::Names,
         planner::{JobPlan, PlanFault, Refusal, code_of},
-        record::{CheckpointOf, JobRecord},
+        record::{CheckpointOf, JobRecord, KeyedRequest},
         request::{CreateJob, CreateJobForm},
         settings::{JobFiles, resolve},
     },
@@ -44,7 +44,7 @@ pub(super) async fn create(
 ) -> Result<Json<JobObject>, ApiError> {
     let request = CreateJob::read(&body)?;
     let maker = app.clone();
-    let work = async move { make(&maker, &request, None).await };
+    let work = |keyed| async move { make(&maker, &request, None, keyed).await };
     let job = once(&app, &headers, "create", &body, work).await?;
     find(&app, &job).await.map(Json)
 }
@@ -56,7 +56,12 @@ struct Origin {
 }
 
 /// Plans a job and hands it to the manager; gives its id.
-async fn make(app: &App, request: &CreateJob, origin: Option<Origin>) -> Result<String, ApiError> {
+async fn make(
+    app: &App,
+    request: &CreateJob,
+    origin: Option<Origin>,
+    keyed: Option<KeyedRequest>,
+) -> Result<String, ApiError> {
     let model = app.models.find_for_training(&request.model)?;
     let files = std::iter::once(&request.training_file).chain(&request.validation_file);
     let _pin = app.jobs.pin(files.chain([&model.name, &model.base_name]).cloned().collect());
@@ -94,6 +99,7 @@ async fn make(app: &App, request: &CreateJob, origin: Option<Origin>) -> Result<
         max_restarts: request.max_restarts.unwrap_or(0),
         rerun_of,
         resumed_from,
+        request: keyed,
     };
     let priority = request.priority.unwrap_or(0);
     app.jobs.create(NewJob { record, priority, options, plan, from }).await?;
@@ -214,7 +220,8 @@ pub(super) async fn rerun(
     };
     let request = CreateJob::again(&old, &rerun.changes)?;
     let (maker, route) = (app.clone(), format!("rerun {id}"));
-    let work = async move { make(&maker, &request, Some(Origin { rerun_of: id, checkpoint })).await };
+    let origin = Origin { rerun_of: id, checkpoint };
+    let work = |keyed| async move { make(&maker, &request, Some(origin), keyed).await };
     let body = serde_json::to_value(&rerun).map_err(ApiError::internal)?;
     let made = once(&app, &headers, &route, &body, work).await?;
     find(&app, &made).await.map(Json)

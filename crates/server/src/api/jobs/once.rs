@@ -5,7 +5,7 @@
 //! answered, or by the count with which OpenAI's SDK marks what it sends again. The work goes on though the
 //! client leaves.
 
-use crate::{api::error::ApiError, app::App, files::hex, store::Claim};
+use crate::{api::error::ApiError, app::App, files::hex, job::record::KeyedRequest, store::Claim};
 use axum::http::HeaderMap;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -28,20 +28,20 @@ const MOST_REMEMBERED: usize = 1000;
 pub(super) type Made = Result<String, ApiError>;
 
 /// Makes the job that `body` asks for at `route`, or gives the one that the same request has made.
-pub(super) async fn once(
+pub(super) async fn once<F: Future<Output = Made> + Send + 'static>(
     app: &App,
     headers: &HeaderMap,
     route: &str,
     body: &Value,
-    work: impl Future<Output = Made> + Send + 'static,
+    work: impl FnOnce(Option<KeyedRequest>) -> F + Send + 'static,
 ) -> Made {
     let hash = hex(&Sha256::digest(format!("{route} {}", sorted(body))));
     if let Some(key) = headers.get("idempotency-key") {
         let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
         let key =
             key.ok_or_else(|| ApiError::bad_request("1 to 255 ASCII characters").param("Idempotency-Key"))?;
-        let (app, key) = (app.clone(), key.to_owned());
-        let made = tokio::spawn(async move { by_key(&app, &key, &hash, work).await }).await;
+        let (app, request) = (app.clone(), KeyedRequest { key: key.to_owned(), hash });
+        let made = tokio::spawn(async move { by_key(&app, request, work).await }).await;
         return made.unwrap_or_else(|error| Err(ApiError::internal(error)));
     }
     let retries = headers.get("x-stainless-retry-count").and_then(|count| count.to_str().ok()?.parse().ok());
@@ -51,7 +51,7 @@ pub(super) async fn once(
     {
         return Ok(job);
     }
-    app.creating.once(hash, work).await
+    app.creating.once(hash, work(None)).await
 }
 
 /// A value whose text is the same however the fields of its objects were ordered.
@@ -69,7 +69,12 @@ fn sorted(value: &Value) -> Value {
 }
 
 /// The job of a request with a key: the same key gives the same job, for a day.
-async fn by_key(app: &App, key: &str, hash: &str, work: impl Future<Output = Made>) -> Made {
+async fn by_key<F: Future<Output = Made>>(
+    app: &App,
+    request: KeyedRequest,
+    work: impl FnOnce(Option<KeyedRequest>) -> F,
+) -> Made {
+    let KeyedRequest { key, hash } = &request;
     let begun = Instant::now();
     loop {
         match app.store.claim(key, hash).await? {
@@ -89,8 +94,8 @@ async fn by_key(app: &App, key: &str, hash: &str, work: impl Future<Output = Mad
             Claim::InFlight => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
-    let made = work.await;
-    // The job is made: an index that cannot be written now costs the key, not the job.
+    let made = work(Some(request.clone())).await;
+    // The job's own record has the key: an index that cannot be written now has it again after the next start.
     let _ = match &made {
         Ok(job) => app.store.fulfil(key, job).await,
         Err(_) => app.store.release(key).await,

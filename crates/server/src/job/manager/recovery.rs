@@ -6,7 +6,14 @@
 use super::{Live, Manager, announce};
 use crate::{
     data_dir::DataDir,
-    job::{folder::JobFolder, journal::Level, planner::JobPlan, record::Phase, runner::ProcessName},
+    job::{
+        folder::JobFolder,
+        journal::Level,
+        planner::JobPlan,
+        record::{JobRecord, KeyedRequest, Phase},
+        runner::ProcessName,
+    },
+    store::MadeByKey,
 };
 use garden_memory::probe::Probe;
 use std::{collections::BTreeSet, fs};
@@ -19,6 +26,7 @@ impl Manager {
             store.finished_job_ids().unwrap_or_default().into_iter().collect();
         let mut found = BTreeSet::new();
         let mut missing = Vec::new();
+        let mut keys = Vec::new();
         for entry in fs::read_dir(self.surroundings.data.jobs()).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.starts_with(".new-") || name.starts_with(".deleted-") {
@@ -36,6 +44,7 @@ impl Manager {
                 }
             };
             found.insert(name.clone());
+            keys.extend(made_by_key(&record));
             self.newest = self.newest.max(record.number);
             let over = state.phase.is_final();
             // A server that died may have written the end to the folder and not to the index.
@@ -61,7 +70,9 @@ impl Manager {
         gone.for_each(|id| drop(self.surroundings.store.delete_job_blocking(id)));
         missing.sort_by_key(|(number, _)| *number);
         let missing = missing.into_iter().map(|(_, row)| row).collect();
-        if let Err(error) = self.surroundings.store.refill_jobs_blocking(missing) {
+        let refilled = self.surroundings.store.refill_jobs_blocking(missing);
+        let refilled = refilled.and_then(|()| self.surroundings.store.refill_keys_blocking(keys));
+        if let Err(error) = refilled {
             notes.push(format!("the index is behind the folders: {error}"));
         }
         self.bring_index_up_to_date(true);
@@ -80,6 +91,11 @@ impl Manager {
         // The server may have died before it did what was wanted.
         self.signal(&id);
     }
+}
+
+fn made_by_key(record: &JobRecord) -> Option<MadeByKey> {
+    let KeyedRequest { key, hash } = record.request.clone()?;
+    Some(MadeByKey { key, hash, at: record.created_at.cast_signed(), job: record.id.clone() })
 }
 
 /// Bytes of this machine that the jobs of an earlier server hold now: at most their plans. One that still loads holds

@@ -91,12 +91,16 @@ class Walk(unittest.TestCase):
         page = self.browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings}).new_page()
         page.set_default_timeout(PATIENCE)
         own = ("http://127.0.0.1:", "data:", "blob:")
-        # A server without this route has no card of loaded models; the browser tells of its 404.
-        quiet = "/v1/garden/chat"
-        page.on("console", lambda said: self.heard.append(said.text) if said.type in ("error", "warning") and not said.location["url"].endswith(quiet) else None)
+        page.on("console", self.hear)
         page.on("pageerror", lambda error: self.heard.append(str(error)))
         page.on("request", lambda asked: None if asked.url.startswith(own) else self.heard.append(asked.url))
         return page
+
+    def hear(self, said):
+        # A server without this route has no card of loaded models; the browser tells of its 404.
+        is_known = said.location["url"].endswith("/v1/garden/chat")
+        if said.type in ("error", "warning") and not is_known:
+            self.heard.append(said.text)
 
     def go(self, path):
         self.page.goto(self.server.address + path)

@@ -28,6 +28,8 @@ pub(crate) struct JobPlan {
     pub total_bytes: u64,
     /// Bytes that it may take: the server's budget, or its own where that is less.
     pub budget_bytes: u64,
+    /// Bytes at which a run of it is stopped, on the server that planned it.
+    pub limit_bytes: u64,
     /// Whether it fits.
     pub fits: bool,
     pub parts: Vec<PlanPart>,
@@ -162,6 +164,7 @@ fn described(plan: &MemoryPlan, least: &[Least], room: u64) -> JobPlan {
     JobPlan {
         total_bytes: total,
         budget_bytes: room,
+        limit_bytes: limit(total, room),
         fits: total <= room,
         parts,
         table,
@@ -197,12 +200,16 @@ impl JobPlan {
         words
     }
 
-    /// The bytes at which a run of this plan is stopped, which are reserved for it: plans are exact to a twentieth, and
-    /// a small process varies by some megabytes. What is planned to fit the budget gets no more than that.
+    /// The bytes at which a run of this plan is stopped on a server with this budget, which are reserved for it.
     pub(crate) fn limit(&self, budget: u64) -> u64 {
-        let varied = self.total_bytes.saturating_add(self.total_bytes / 10).saturating_add(16 << 20);
-        varied.min(budget).max(self.total_bytes)
+        limit(self.total_bytes, budget)
     }
+}
+
+/// Plans are exact to a twentieth, and a small process varies by some megabytes. What is planned to fit the budget gets
+/// no more than that.
+fn limit(planned: u64, budget: u64) -> u64 {
+    planned.saturating_add(planned / 10).saturating_add(16 << 20).min(budget).max(planned)
 }
 
 /// Makes plans in children.
@@ -274,6 +281,7 @@ mod tests {
         JobPlan {
             total_bytes,
             budget_bytes: 0,
+            limit_bytes: 0,
             fits: true,
             parts: Vec::new(),
             table: String::new(),

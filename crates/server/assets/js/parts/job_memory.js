@@ -1,7 +1,6 @@
 // The memory of a job in words: the verdict, and its peak against the plan.
 import {h, note} from '../lib/dom.js';
 import {bytes, sentence} from '../lib/words.js';
-import {limitOf} from './plan.js';
 import {isOver, verdictChip} from './state.js';
 
 const MEANINGS = {steady: 'Memory stays at its level.', 'warm-up': 'Memory still grows, ever more slowly.', fill: 'Memory grows by a constant per row until every row was seen once.',
@@ -30,4 +29,4 @@ function besidePlan(job) {
   return isAbove ? `The peak ${was} ${peak}; ${planned} were planned, and a plan is exact to a twentieth.` : `The peak ${was} ${peak} of ${planned} planned.`;
 }
 
-const overPlan = (peak, plan) => note('warn', `The peak of ${bytes(peak)} is ${bytes(peak - plan.total_bytes)} more than the ${bytes(plan.total_bytes)} planned. A job is stopped at its limit, here ${bytes(limitOf(plan))}.`);
+const overPlan = (peak, plan) => note('warn', `The peak of ${bytes(peak)} is ${bytes(peak - plan.total_bytes)} more than the ${bytes(plan.total_bytes)} planned. A job is stopped at its limit, here ${bytes(plan.limit_bytes)}.`);

@@ -4,7 +4,6 @@ import {bytes, percent} from '../lib/words.js';
 import {label} from './field.js';
 
 /** The bytes at which a job of this plan is stopped: as much above its plan as small processes vary (`job/planner.rs`). */
-export const limitOf = ({limit_bytes: limit, total_bytes: total, budget_bytes: budget}) => limit ?? Math.max(total, Math.min(budget, 1.1 * total + (16 << 20)));
 
 /** `onUse` is given settings that take less; without it they are only told. */
 export function planView(plan, onUse) {

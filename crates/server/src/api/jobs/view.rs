@@ -154,7 +154,7 @@ struct EndObject {
     words: Vec<String>,
     #[schema(value_type = Option<String>)]
     verdict: Option<Verdict>,
-    /// The verdict's evidence and advice.
+    /// The verdict's evidence.
     judgement: Vec<String>,
     peak_bytes: u64,
     #[schema(value_type = Vec<Object>)]

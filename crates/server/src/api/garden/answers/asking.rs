@@ -87,7 +87,11 @@ async fn ask(app: &App, id: &str, folder: &JobFolder) -> Result<(), ApiError> {
         for question in open {
             Asking::tell(id, Some(model.clone()), None);
             let began = Instant::now();
-            let text = answer(app, &model, question.messages.clone()).await?;
+            let text = match answer(app, &model, question.messages.clone()).await {
+                // The run keeps its last checkpoints only: one that went meanwhile is passed over.
+                Err(_) if step > 0 && !folder.checkpoints().contains(&step) => break,
+                answered => answered?,
+            };
             let said = Said { step, text, seconds: began.elapsed().as_secs_f64() };
             Kept::add(folder, &Line::Answer { row: question.row, said }).map_err(disk)?;
         }

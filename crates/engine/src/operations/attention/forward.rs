@@ -29,40 +29,73 @@ pub fn forward(
     let rows = shape.tokens() * shape.heads;
     assert!(out.len() == rows * shape.head_dim && log_sum_exp.len() == rows, "results of attention");
     let (out, log_sum_exp) = (&Shared::new(out), &Shared::new(log_sum_exp));
-    let step = tokens_of_a_task(shape);
+    let operands = Operands { shape, q, k, v, out, log_sum_exp };
     (0..shape.segment_count()).into_par_iter().for_each(|segment| {
-        let (start, len) = shape.segment(segment);
-        let tiles = len.div_ceil(step);
-        (0..tiles * shape.kv_heads).into_par_iter().for_each(|task| {
-            let (kv_head, first) = (task % shape.kv_heads, task / shape.kv_heads * step);
-            let count = step.min(len - first);
-            let width = shape.head_dim.next_multiple_of(PAD);
-            let rows = shape.group() * count;
-            tile::with_scratch(scratch_len(rows, count, width), |scratch| {
-                let tiles = Tiles::new(scratch, rows, count, width);
-                let (row, pages) = (start + first, None);
-                dispatch(Pass {
-                    shape,
-                    q,
-                    k,
-                    v,
-                    out,
-                    log_sum_exp,
-                    kv_head,
-                    start,
-                    row,
-                    pages,
-                    len,
-                    first,
-                    count,
-                    tiles,
-                });
+        let (start, count) = shape.segment(segment);
+        attend(operands, Queries { row: start, start, pages: None, before: 0, count });
+    });
+}
+
+/// What all tasks share.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'a> {
+    pub(super) shape: &'a Shape<'a>,
+    pub(super) q: Rows<'a>,
+    pub(super) k: Rows<'a>,
+    pub(super) v: Rows<'a>,
+    pub(super) out: &'a Shared<'a>,
+    pub(super) log_sum_exp: &'a Shared<'a>,
+}
+
+/// The tokens of one segment that attend, and where its keys are.
+#[derive(Clone, Copy)]
+pub(super) struct Queries<'a> {
+    /// Row of the first among queries and results.
+    pub(super) row: usize,
+    /// Where the keys of the segment begin, unless they lie in pages.
+    pub(super) start: usize,
+    /// Where the keys lie that are kept in pages of a tile.
+    pub(super) pages: Option<&'a [u32]>,
+    /// Tokens of the segment before them.
+    pub(super) before: usize,
+    pub(super) count: usize,
+}
+
+/// Attends the queries of a segment, in tasks.
+pub(super) fn attend(operands: Operands<'_>, queries: Queries<'_>) {
+    let Operands { shape, q, k, v, out, log_sum_exp } = operands;
+    let Queries { start, pages, before, .. } = queries;
+    let step = tokens_of_a_task(shape);
+    let pieces = queries.count.div_ceil(step);
+    (0..pieces * shape.kv_heads).into_par_iter().for_each(|task| {
+        let (kv_head, from) = (task % shape.kv_heads, task / shape.kv_heads * step);
+        let count = step.min(queries.count - from);
+        let width = shape.head_dim.next_multiple_of(PAD);
+        let rows = shape.group() * count;
+        tile::with_scratch(scratch_len(rows, count, width), |scratch| {
+            let tiles = Tiles::new(scratch, rows, count, width);
+            let (row, first, len) = (queries.row + from, before + from, before + queries.count);
+            dispatch(Pass {
+                shape,
+                q,
+                k,
+                v,
+                out,
+                log_sum_exp,
+                kv_head,
+                start,
+                row,
+                pages,
+                len,
+                first,
+                count,
+                tiles,
             });
         });
     });
 }
 
-pub(super) fn tokens_of_a_task(shape: &Shape<'_>) -> usize {
+fn tokens_of_a_task(shape: &Shape<'_>) -> usize {
     (QUERIES / shape.group()).max(PAD)
 }
 
@@ -73,28 +106,28 @@ pub(super) fn largest_scratch(shape: &Shape<'_>) -> usize {
 }
 
 /// One task: `count` tokens from `first` on of the segment at `start`, for the heads of `kv_head`.
-pub(super) struct Pass<'a> {
-    pub(super) shape: &'a Shape<'a>,
-    pub(super) q: Rows<'a>,
-    pub(super) k: Rows<'a>,
-    pub(super) v: Rows<'a>,
-    pub(super) out: &'a Shared<'a>,
-    pub(super) log_sum_exp: &'a Shared<'a>,
-    pub(super) kv_head: usize,
+struct Pass<'a> {
+    shape: &'a Shape<'a>,
+    q: Rows<'a>,
+    k: Rows<'a>,
+    v: Rows<'a>,
+    out: &'a Shared<'a>,
+    log_sum_exp: &'a Shared<'a>,
+    kv_head: usize,
     /// Where the keys of the segment begin, unless they lie in pages.
-    pub(super) start: usize,
+    start: usize,
     /// Row of the first token among queries and results.
-    pub(super) row: usize,
+    row: usize,
     /// Where the keys lie that are kept in pages of a tile.
-    pub(super) pages: Option<&'a [u32]>,
-    pub(super) len: usize,
-    pub(super) first: usize,
-    pub(super) count: usize,
-    pub(super) tiles: Tiles<'a>,
+    pages: Option<&'a [u32]>,
+    len: usize,
+    first: usize,
+    count: usize,
+    tiles: Tiles<'a>,
 }
 
 /// What a task computes with; the last four hold all heads of the group, one after another.
-pub(super) struct Tiles<'a> {
+struct Tiles<'a> {
     width: usize,
     key_rows: &'a mut [f32],
     /// Transposed: a row for each value of a head.
@@ -107,12 +140,12 @@ pub(super) struct Tiles<'a> {
     sums: &'a mut [f32],
 }
 
-pub(super) fn scratch_len(rows: usize, count: usize, width: usize) -> usize {
+fn scratch_len(rows: usize, count: usize, width: usize) -> usize {
     3 * KEYS * width + count * KEYS + rows * (2 * width + 2)
 }
 
 impl<'a> Tiles<'a> {
-    pub(super) fn new(mut rest: &'a mut [f32], rows: usize, count: usize, width: usize) -> Self {
+    fn new(mut rest: &'a mut [f32], rows: usize, count: usize, width: usize) -> Self {
         let mut take = |len| tile::take(&mut rest, len);
         let [key_rows, keys, values] = [(); 3].map(|()| take(KEYS * width));
         let scores = take(count * KEYS);

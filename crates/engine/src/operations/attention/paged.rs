@@ -4,11 +4,10 @@
 //! anywhere. Gives the attended rows. A page is a tile of the forward, which computes everything here too: a
 //! token's result has the same bits however many tokens are read with it, beside it, or before it.
 
-use super::forward::{Pass, Tiles, scratch_len, tokens_of_a_task};
-use super::tile::{self, KEYS, PAD, Shared};
+use super::forward::{Operands, Queries, attend};
+use super::tile::{KEYS, Shared};
 use super::{Rows, Shape};
 use crate::products::fits;
-use crate::simd::dispatch;
 use rayon::prelude::*;
 
 /// Tokens whose keys and values lie together.
@@ -63,37 +62,9 @@ pub fn paged(
     let (out, log_sum_exp) = (&Shared::new(out), &Shared::new(log_sum_exp));
     let width = kv_heads * head_dim;
     let [k, v] = [kept.keys, kept.values].map(|data| Rows { data, stride: width });
-    let step = tokens_of_a_task(shape);
-    sequences.par_iter().for_each(|sequence| {
-        let tiles = sequence.count.div_ceil(step);
-        (0..tiles * kv_heads).into_par_iter().for_each(|task| {
-            let (kv_head, from) = (task % kv_heads, task / kv_heads * step);
-            let count = step.min(sequence.count - from);
-            let width = head_dim.next_multiple_of(PAD);
-            let rows = shape.group() * count;
-            tile::with_scratch(scratch_len(rows, count, width), |scratch| {
-                let tiles = Tiles::new(scratch, rows, count, width);
-                let (first, len) = (sequence.before + from, sequence.before + sequence.count);
-                let (row, pages) = (sequence.row + from, Some(sequence.pages));
-                let (start, row) = (0, row);
-                dispatch(Pass {
-                    shape,
-                    q,
-                    k,
-                    v,
-                    out,
-                    log_sum_exp,
-                    kv_head,
-                    start,
-                    row,
-                    pages,
-                    len,
-                    first,
-                    count,
-                    tiles,
-                });
-            });
-        });
+    let operands = Operands { shape, q, k, v, out, log_sum_exp };
+    sequences.par_iter().for_each(|&Reading { row, count, before, pages }| {
+        attend(operands, Queries { row, start: 0, pages: Some(pages), before, count });
     });
 }
 

@@ -4,11 +4,13 @@
 //! Between messages it looks at what runs, starts what may start, and brings the index up to date. [`Jobs`] is the
 //! handle that requests use.
 
+mod handle;
 mod live;
 mod orders;
 mod queue;
 mod recovery;
 
+pub(crate) use handle::{Action, Jobs};
 pub(crate) use live::Indexed;
 pub(crate) use orders::NewJob;
 pub(crate) use recovery::held_by_running;
@@ -18,40 +20,35 @@ use super::{
     journal::Level,
     keeper::seconds_now,
     names::Names,
-    planner::{JobPlan, PlanFault, Planner},
+    planner::Planner,
     record::{JobRecord, JobState, Phase},
     results,
     runner::{RunState, Runner},
 };
 use crate::{
-    api::error::ApiError,
     budget::{Budget, Claim},
     data_dir::DataDir,
-    store::{Store, StoreError, Written},
+    store::Store,
 };
+use handle::{Done, Message, Outlook};
 use live::{Live, Planning};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender},
     },
-    thread,
     time::{Duration, Instant},
 };
 use tokio::sync::{oneshot, watch};
 
 /// How often the jobs are looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// How long somebody who changed a job waits for the index.
-const INDEX_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the index learns of a job's progress; changes of state go there at once.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 /// How long a keeper that was just started may take to take its lock.
 const STARTING: Duration = Duration::from_secs(5);
-/// A manager that has not looked for so long hangs; what it waits for, the disk and the index, gives up before.
-const HANGING: Duration = Duration::from_secs(60);
 /// Plans that fail for reasons that pass, such as a planner that the kernel killed, are made again so often.
 const PLAN_TRIES: u32 = 3;
 /// After this, longer each time.
@@ -80,182 +77,6 @@ pub(crate) struct Surroundings {
     /// Asks models to give back so many bytes; whether they will.
     pub make_room: Box<dyn Fn(u64) -> bool + Send>,
     pub runtime: tokio::runtime::Handle,
-}
-
-/// What somebody asks of a job.
-#[derive(Debug)]
-pub(crate) enum Action {
-    Cancel,
-    Stop,
-    Pause,
-    Resume,
-    Priority(i64),
-}
-
-enum Message {
-    Create(Box<NewJob>, oneshot::Sender<Result<Done, ApiError>>),
-    Act(String, Action, oneshot::Sender<Result<Done, ApiError>>),
-    Delete(String, oneshot::Sender<Result<Written, ApiError>>),
-    Planned(String, Box<Result<JobPlan, PlanFault>>),
-    Shutdown(Duration, oneshot::Sender<()>),
-}
-
-/// What was done: the job as it is now, and its way into the index.
-struct Done {
-    job: Box<Indexed>,
-    written: Result<Written, StoreError>,
-}
-
-/// A handle to the manager.
-#[derive(Clone)]
-pub(crate) struct Jobs {
-    messages: Sender<Message>,
-    changed: watch::Receiver<u64>,
-    outlook: Arc<RwLock<Outlook>>,
-    pinned: Arc<Mutex<Vec<String>>>,
-    /// When the manager last looked at its jobs.
-    looked: Arc<Mutex<Instant>>,
-}
-
-/// What handlers ask without a message.
-#[derive(Debug, Default)]
-struct Outlook {
-    /// The jobs that wait, in the order of their turn.
-    queue: Vec<String>,
-    /// The files of jobs that are not over.
-    files: BTreeSet<String>,
-    /// The models that they start from.
-    models: BTreeSet<String>,
-}
-
-/// Files and models of a job that is being made: they are not deleted meanwhile.
-pub(crate) struct Pin {
-    names: Vec<String>,
-    pinned: Arc<Mutex<Vec<String>>>,
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        for name in &self.names {
-            if let Some(place) = pinned.iter().position(|other| other == name) {
-                pinned.swap_remove(place);
-            }
-        }
-    }
-}
-
-impl Jobs {
-    /// Finds the jobs of the data folder and starts the manager. `notes` are told what a person should know.
-    pub(crate) fn start(surroundings: Surroundings, notes: &mut Vec<String>) -> io::Result<Self> {
-        let (messages, inbox) = channel();
-        let (change, changed) = watch::channel(0);
-        let outlook = Arc::<RwLock<Outlook>>::default();
-        let mut manager = Manager {
-            surroundings,
-            live: BTreeMap::new(),
-            messages: messages.clone(),
-            change,
-            outlook: outlook.clone(),
-            indexed: Instant::now(),
-            disk: queue::DiskWatch::default(),
-            claim: None,
-            newest: 0,
-            stopping: false,
-            looked: Arc::new(Mutex::new(Instant::now())),
-        };
-        let looked = manager.looked.clone();
-        manager.recover(notes);
-        thread::Builder::new().name("jobs".into()).spawn(move || manager.run(&inbox))?;
-        Ok(Self { messages, changed, outlook, pinned: Arc::default(), looked })
-    }
-
-    /// Makes a new job.
-    pub(crate) async fn create(&self, job: NewJob) -> Result<(), ApiError> {
-        self.ask(|reply| Message::Create(Box::new(job), reply)).await?.indexed().await;
-        Ok(())
-    }
-
-    /// Does something with a job that is not over, and gives the job as it is then.
-    pub(crate) async fn act(&self, id: &str, action: Action) -> Result<Indexed, ApiError> {
-        Ok(self.ask(|reply| Message::Act(id.to_owned(), action, reply)).await?.indexed().await)
-    }
-
-    /// Removes a job that is over, with all its files.
-    pub(crate) async fn delete(&self, id: &str) -> Result<(), ApiError> {
-        let written = self.ask(|reply| Message::Delete(id.to_owned(), reply)).await?;
-        let _ = tokio::time::timeout(INDEX_PATIENCE, written).await;
-        Ok(())
-    }
-
-    /// Writes checkpoints and ends what runs here, waiting no longer than `patience`; the next server goes on with it.
-    pub(crate) async fn shutdown(&self, patience: Duration) {
-        let (reply, done) = oneshot::channel();
-        if self.messages.send(Message::Shutdown(patience, reply)).is_ok() {
-            let _ = done.await;
-        }
-    }
-
-    /// Changes whenever something about any job has changed.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.clone()
-    }
-
-    /// Waits until the manager has ended. Before a shutdown that is a fault: nobody looks after the jobs any more.
-    pub(crate) async fn wait_ended(&self) {
-        let mut changed = self.changed.clone();
-        while changed.changed().await.is_ok() {}
-    }
-
-    /// Whether the manager answers: it may hang on a disk that does.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < HANGING
-    }
-
-    /// The place of a job in the queue, from 1.
-    pub(crate) fn queue_position(&self, id: &str) -> Option<usize> {
-        let outlook = self.outlook.read().unwrap_or_else(PoisonError::into_inner);
-        outlook.queue.iter().position(|queued| queued == id).map(|index| index + 1)
-    }
-
-    /// Whether a job that is not over, or one that is being made, reads this file.
-    pub(crate) fn uses_file(&self, id: &str) -> bool {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|pinned| pinned == id)
-            || self.outlook.read().unwrap_or_else(PoisonError::into_inner).files.contains(id)
-    }
-
-    /// Whether a job that is not over, or one that is being made, starts from this model.
-    pub(crate) fn uses_model(&self, name: &str) -> bool {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|pinned| pinned == name)
-            || self.outlook.read().unwrap_or_else(PoisonError::into_inner).models.contains(name)
-    }
-
-    /// Keeps files and models from being deleted while a job is made of them.
-    pub(crate) fn pin(&self, names: Vec<String>) -> Pin {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).extend(names.iter().cloned());
-        Pin { names, pinned: self.pinned.clone() }
-    }
-
-    async fn ask<T>(
-        &self,
-        message: impl FnOnce(oneshot::Sender<Result<T, ApiError>>) -> Message,
-    ) -> Result<T, ApiError> {
-        let (reply, answer) = oneshot::channel();
-        let gone = || ApiError::internal("the server is ending");
-        self.messages.send(message(reply)).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
-    }
-}
-
-impl Done {
-    /// The job, once whoever lists jobs finds it so. The folder is the truth: an index that is locked or full learns of
-    /// it later, and nobody waits for that.
-    async fn indexed(self) -> Indexed {
-        if let Ok(written) = self.written {
-            let _ = tokio::time::timeout(INDEX_PATIENCE, written).await;
-        }
-        *self.job
-    }
 }
 
 struct Manager {

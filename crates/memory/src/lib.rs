@@ -115,8 +115,8 @@ pub use units::{BadSize, ByteSize, SizeUnit, TimeUnit, counted, part};
 /// What a process tree holds now, and finding the one that trains.
 pub mod probe {
     pub use crate::sampling::{
-        Candidate, CgroupMemory, Evidence, Found, Kinds, Level, Machine, Need, Probe, ProbeError, ProcessRow,
-        Snapshot, Spike, find_training, memory_available, memory_ceiling,
+        Candidate, CgroupMemory, Evidence, Found, GpuDevice, Kinds, Level, Machine, Need, Probe, ProbeError,
+        ProcessRow, Snapshot, Spike, find_training, gpu_devices, memory_available, memory_ceiling,
     };
 }
 

@@ -1,13 +1,16 @@
-//! The energy that the machine takes, where its processor counts it (RAPL).
+//! The energy that the machine takes, where its processors count it: RAPL, and NVML for graphics processors.
 //!
-//! A [`Meter`] reads the packages' counters when it starts and when it is asked. The counters belong to the whole
-//! machine: what runs beside a job is counted too.
+//! A [`Meter`] reads the counters when it starts and when it is asked. They belong to the whole machine: what runs beside
+//! a job is counted too.
 
+use garden_memory::probe::gpu_devices;
 use std::{fs, path::PathBuf};
 
 /// The counters when the work began.
 pub(crate) struct Meter {
     packages: Vec<Package>,
+    /// Joules of each graphics processor that counts them.
+    graphics: Vec<f64>,
 }
 
 struct Package {
@@ -33,7 +36,7 @@ impl Meter {
             let range = number(&entry.path().join("max_energy_range_uj"))?;
             Some(Package { start: number(&counter)?, counter, range })
         });
-        Self { packages: packages.collect() }
+        Self { packages: packages.collect(), graphics: graphics() }
     }
 
     /// Joules since the start; nothing where the machine counts none.
@@ -42,9 +45,20 @@ impl Meter {
             let now = number(&package.counter)?;
             Some(if now >= package.start { now - package.start } else { now + package.range - package.start })
         };
-        let all: Option<Vec<u64>> = self.packages.iter().map(taken).collect();
-        all.filter(|all| !all.is_empty()).map(|all| all.into_iter().sum::<u64>() as f64 / 1e6)
+        let packages: Option<Vec<u64>> = self.packages.iter().map(taken).collect();
+        let packages = packages.filter(|packages| !packages.is_empty());
+        let packages = packages.map(|packages| packages.into_iter().sum::<u64>() as f64 / 1e6);
+        let graphics: f64 =
+            graphics().iter().zip(&self.graphics).map(|(now, start)| (now - start).max(0.0)).sum();
+        match self.graphics.is_empty() {
+            true => packages,
+            false => Some(packages.unwrap_or(0.0) + graphics),
+        }
     }
+}
+
+fn graphics() -> Vec<f64> {
+    gpu_devices().into_iter().filter_map(|device| device.joules).collect()
 }
 
 fn number(path: &PathBuf) -> Option<u64> {

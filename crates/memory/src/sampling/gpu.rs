@@ -1,17 +1,48 @@
-//! GPU memory of each process, where NVIDIA's library is installed.
+//! GPU memory of each process and of each device, where NVIDIA's library is installed.
 //!
-//! Gives bytes by PID, summed over devices. Without the library or a device there are no figures and no
+//! Gives bytes by PID, summed over devices, and what the devices themselves count. Without the library or a device there are no figures and no
 //! error. Inside a container NVML reports the host's PIDs, which match no process here: the tree then has no
 //! GPU figure rather than a wrong one.
 
 use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory};
 use std::{
     collections::HashMap,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
 /// A query takes milliseconds in the driver, so the answer is kept for this long.
 const KEEP: Duration = Duration::from_secs(2);
+
+/// A graphics processor, as NVML knows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuDevice {
+    /// The model's name.
+    pub name: String,
+    /// Its memory in bytes.
+    pub total: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// Joules since its driver was loaded, where it counts them.
+    pub joules: Option<f64>,
+}
+
+/// The graphics processors of this machine; none where there is no NVML.
+pub fn gpu_devices() -> Vec<GpuDevice> {
+    static NVML: LazyLock<Option<Nvml>> = LazyLock::new(|| Nvml::init().ok());
+    let Some(nvml) = &*NVML else { return Vec::new() };
+    let devices = (0..nvml.device_count().unwrap_or(0)).filter_map(|index| {
+        let device = nvml.device_by_index(index).ok()?;
+        let memory = device.memory_info().ok()?;
+        Some(GpuDevice {
+            name: device.name().ok()?,
+            total: memory.total,
+            free: memory.free,
+            joules: device.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3),
+        })
+    });
+    devices.collect()
+}
 
 /// NVML, loaded at run time.
 pub(super) struct Gpu {

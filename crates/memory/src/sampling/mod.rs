@@ -18,6 +18,7 @@ mod tree;
 
 pub use cgroup::CgroupMemory;
 pub use find::{Candidate, Evidence, Found, find_training};
+pub use gpu::{GpuDevice, gpu_devices};
 pub use high_water::Spike;
 pub use level::Level;
 pub use machine::{Machine, memory_available, memory_ceiling};

@@ -20,7 +20,7 @@ function usage(name, {total_bytes: total, free_bytes: free}) {
 async function now() {
   try {
     const machine = await get('/v1/garden/machine');
-    fill(find('#now'), h('div', {class: 'stack'}, h('div', {class: 'two'}, usage('Memory', machine.memory), usage('Disk', machine.disk), usage('Budget of jobs and models', machine.budget)),
+    fill(find('#now'), h('div', {class: 'stack'}, h('div', {class: 'two'}, usage('Memory', machine.memory), usage('Disk', machine.disk), usage('Budget of jobs and models', machine.budget), ...machine.gpus.map(gpu => usage(gpu.name, gpu.memory))),
       facts([['cores', machine.cores], ['load', machine.load === null ? null : number(machine.load)], ['the server itself', machine.server_bytes ? bytes(machine.server_bytes) : null], ['runs for', duration(machine.uptime_seconds)], ['jobs at once', machine.max_jobs]])));
     find('#now-when').textContent = 'live';
     fits(machine.budget.total_bytes, machine.budget.free_bytes);

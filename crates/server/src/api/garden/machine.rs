@@ -6,7 +6,7 @@ use crate::{
     helper::{self, Bounds},
 };
 use axum::extract::State;
-use garden_memory::probe::{memory_available, memory_ceiling};
+use garden_memory::probe::{GpuDevice, gpu_devices, memory_available, memory_ceiling};
 use serde::Serialize;
 use serde_json::Value;
 use std::{ffi::OsString, fs, path::Path, thread, time::Duration};
@@ -36,10 +36,27 @@ struct Machine {
     disk: Amount,
     /// What jobs and models in use share.
     budget: Amount,
+    /// Its graphics processors. Training runs on the processor's cores.
+    gpus: Vec<GpuObject>,
     /// Bytes of the server's own process.
     server_bytes: Option<u64>,
     uptime_seconds: u64,
     max_jobs: usize,
+}
+
+/// A graphics processor.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Gpu)]
+struct GpuObject {
+    name: String,
+    memory: Amount,
+}
+
+impl From<GpuDevice> for GpuObject {
+    fn from(device: GpuDevice) -> Self {
+        let memory = Amount { total_bytes: Some(device.total), free_bytes: Some(device.free) };
+        Self { name: device.name, memory }
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -52,7 +69,10 @@ pub(super) struct Amount {
 #[utoipa::path(get, path = "/v1/garden/machine", tag = "Garden", responses((status = 200, body = Machine)))]
 async fn machine(State(app): State<App>) -> Json<Machine> {
     let load = fs::read_to_string("/proc/loadavg").ok();
+    // The driver may take a moment.
+    let gpus = tokio::task::spawn_blocking(gpu_devices).await.unwrap_or_default();
     Json(Machine {
+        gpus: gpus.into_iter().map(GpuObject::from).collect(),
         cores: thread::available_parallelism().map_or(1, usize::from),
         load: load.and_then(|text| text.split(' ').next()?.parse().ok()),
         memory: Amount { total_bytes: memory_ceiling(), free_bytes: memory_available() },

@@ -269,8 +269,10 @@ fn a_second_keeper_and_a_late_one_start_nothing() {
     server.wait_for(&job, "paused", |job| job["garden"]["state"] == "paused");
     let events = || fs::metadata(server.data("jobs").join(&job).join("events.jsonl")).unwrap().len();
     let before = events();
-    assert_eq!(keep("2").code, Some(0), "no attempt 2 was asked for");
-    assert_eq!((events(), server.trainers(&job).len()), (before, 0));
+    for (attempt, why) in [("1", "attempt 1 is over"), ("2", "no attempt 2 was asked for")] {
+        assert_eq!(keep(attempt).code, Some(0), "{why}");
+        assert_eq!((events(), server.trainers(&job).len()), (before, 0), "{why}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Help for tests of the job server: a real server on a free port, with a tiny model and a file of rows.
 
-use super::{model_garden, training::Garden};
+use super::{from_terminal, model_garden, training::Garden};
 use procfs::process::{Process, all_processes};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -65,11 +65,12 @@ impl Server {
         let mut command = model_garden();
         command.args(["serve", "--port", "0", "--rate-limit", "0"]);
         command.args(["--models-dir", &self.garden.path("models")]).args(&self.flags);
-        command.envs(self.environment.iter().cloned());
         if !self.flags.iter().any(|flag| flag == "--data-dir") {
             command.arg("--data-dir").arg(&self.data);
         }
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = from_terminal(&command);
+        command.envs(self.environment.iter().cloned());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = String::new();
         let address = lines.by_ref().map_while(Result::ok).find_map(|line| {

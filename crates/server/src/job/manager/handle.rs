@@ -138,6 +138,8 @@ impl Jobs {
         if self.messages.send(Message::Shutdown(patience, reply)).is_ok() {
             let _ = done.await;
         }
+        // Its thread lets go of the index a moment after its last word; whoever starts another server waits for that.
+        self.wait_ended().await;
     }
 
     /// Changes whenever something about any job has changed.

@@ -84,6 +84,7 @@ struct Manager {
     /// Jobs that are not over, by id.
     live: BTreeMap<String, Live>,
     messages: Sender<Message>,
+    /// Goes after `surroundings`: who waits for the manager's end finds the index let go of.
     change: watch::Sender<u64>,
     outlook: Arc<RwLock<Outlook>>,
     /// When the index last learned of progress.

@@ -51,7 +51,7 @@ def own(sample):
 
 @pytest.mark.parametrize("limit", [[], ["--limit", "4GB"]], ids=["free", "limited"])
 # Few readings decide little. A reading a second meets the workers' coming and going by chance: of 28 readings, at times,
-# the last few are equal, which looks like a warm-up (two runs of eight); of 60 they were not in eight runs.
+# the last few are equal, which looks like a warm-up (three runs of eight); of 60 they were not in eight runs.
 @pytest.mark.parametrize(("interval", "epochs"), [("1s", 24), ("100ms", 5)], ids=["1s", "100ms"])
 def test_a_dataloader_is_counted_once(interval, epochs, limit):
     watch = ["memory", "run", "--interval", interval, "--steps-per-epoch", "16", "--format", "json", *limit]

@@ -7,6 +7,7 @@
 use crate::{
     position::Position,
     processor::{Grid, Processor},
+    recipe::EncodedRow,
     text::Encoded,
 };
 use std::ops::Range;
@@ -60,28 +61,49 @@ pub(crate) struct Sample {
 }
 
 impl Batch {
+    /// The tokens of rows, without their patches: what a batch is before its images are decoded.
+    pub fn of_tokens<'a>(rows: impl IntoIterator<Item = &'a EncodedRow>) -> Self {
+        let mut batch = Self::default();
+        for (number, row) in rows.into_iter().enumerate() {
+            let grids = row.images.iter().map(|image| image.grid);
+            batch.push_parts(number as u64, &row.tokens, grids, &[]);
+        }
+        batch
+    }
+
     /// Appends a row.
     pub(crate) fn push(&mut self, sample: &Sample) {
+        let Sample { row, encoded, grids, patches } = sample;
+        self.push_parts(*row, encoded, grids.iter().copied(), patches);
+    }
+
+    fn push_parts(
+        &mut self,
+        row: u64,
+        encoded: &Encoded,
+        grids: impl Iterator<Item = Grid> + Clone,
+        patches: &[u8],
+    ) {
         if self.segments.is_empty() {
             self.segments.push(0);
         }
         let start = self.ids.len();
-        let Encoded { ids, trained, images } = &sample.encoded;
+        let Encoded { ids, trained, images } = encoded;
         self.ids.extend_from_slice(ids);
         let label = |(id, trained): (&u32, &bool)| if *trained { *id as i32 } else { NO_LABEL };
         self.labels.extend(ids.iter().zip(trained).map(label));
         self.segments.push(self.ids.len());
-        let all: usize = sample.grids.iter().map(|grid| grid.patches()).sum();
-        let patch_bytes = sample.patches.len().checked_div(all).unwrap_or(0);
+        let all: usize = grids.clone().map(Grid::patches).sum();
+        let patch_bytes = patches.len().checked_div(all).unwrap_or(0);
         let mut at = self.patches.len();
-        for (grid, tokens) in sample.grids.iter().zip(images) {
+        for (grid, tokens) in grids.zip(images) {
             let end = at + grid.patches() * patch_bytes;
             let tokens = start + tokens.start..start + tokens.end;
-            self.images.push(BatchImage { grid: *grid, tokens, patches: at..end });
+            self.images.push(BatchImage { grid, tokens, patches: at..end });
             at = end;
         }
-        self.patches.extend_from_slice(&sample.patches);
-        self.rows.push(sample.row);
+        self.patches.extend_from_slice(patches);
+        self.rows.push(row);
     }
 
     /// How many rows it has.
@@ -132,6 +154,13 @@ pub struct Padded {
 impl Padded {
     /// Pads a batch on the right with a token that the mask hides.
     pub fn new(batch: &Batch, processor: &Processor, pad: u32) -> Self {
+        let mut padded = Self::of_tokens(batch, pad);
+        processor.append_pixel_values(&batch.patches, &mut padded.pixel_values);
+        padded
+    }
+
+    /// The same without `pixel_values`, which whoever decodes the images puts in.
+    pub fn of_tokens(batch: &Batch, pad: u32) -> Self {
         let spans: Vec<_> = batch.segments.windows(2).map(|span| span[0]..span[1]).collect();
         let length = spans.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
         let mut is_image = vec![0; batch.ids.len()];
@@ -144,7 +173,6 @@ impl Padded {
         pad_rows(&all_ones, 0, &spans, length, &mut padded.attention_mask);
         pad_rows(&batch.labels, i64::from(NO_LABEL), &spans, length, &mut padded.labels);
         pad_rows(&is_image, 0, &spans, length, &mut padded.mm_token_type_ids);
-        processor.append_pixel_values(&batch.patches, &mut padded.pixel_values);
         let grid = |image: &BatchImage| [1, i64::from(image.grid.rows), i64::from(image.grid.columns)];
         padded.image_grid_thw = batch.images.iter().flat_map(grid).collect();
         padded
@@ -167,6 +195,7 @@ fn pad_rows<T: Copy + Into<i64>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processor::ImageHeader;
     use crate::{image::DecodeLimits, processor::ProcessorConfig};
 
     /// A row of text with one image of 2x2 patches at its tokens 1..2.
@@ -217,6 +246,30 @@ mod tests {
         assert_eq!(padded.mm_token_type_ids, [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0]);
         assert_eq!(padded.image_grid_thw, [1, 2, 2, 1, 2, 2]);
         assert_eq!(padded.pixel_values.len(), 8 * 1176);
+    }
+
+    #[test]
+    fn tokens_without_patches_are_laid_and_padded_alike() {
+        let samples = [text_only(0), with_image(1)];
+        let mut whole = Batch::default();
+        samples.iter().for_each(|sample| whole.push(sample));
+        let rows = samples.map(|Sample { encoded, grids, .. }| EncodedRow {
+            images: grids.into_iter().map(header).collect(),
+            tokens: encoded,
+            left_out: None,
+        });
+        let tokens = Batch::of_tokens(&rows);
+        assert_eq!(
+            (&tokens.ids, &tokens.labels, &tokens.segments),
+            (&whole.ids, &whole.labels, &whole.segments)
+        );
+        let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
+        let padded = Padded { pixel_values: Vec::new(), ..Padded::new(&whole, &processor, 9) };
+        assert_eq!(Padded::of_tokens(&tokens, 9), padded);
+    }
+
+    fn header(grid: Grid) -> ImageHeader {
+        ImageHeader { size: (28, 28), grid, tokens: 1, encoded_bytes: 0, decoding_bytes: 0 }
     }
 
     #[test]

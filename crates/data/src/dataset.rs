@@ -25,7 +25,7 @@ use crate::{
 use std::{
     borrow::Cow,
     collections::VecDeque,
-    env, fs,
+    env, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -407,7 +407,10 @@ impl RowReader {
                 if bytes > MAX_ROW_BYTES {
                     return Err(bad(BadRow::TooLarge { bytes, limit: MAX_ROW_BYTES }));
                 }
-                index.read(span, &mut self.buffer).map_err(DataError::io(&*file.path))?;
+                index.read(span, &mut self.buffer).map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => changed(file),
+                    _ => DataError::io(&*file.path)(error),
+                })?;
                 let text = scan::trim(&self.buffer, index.layout());
                 Value::from_json(text)
                     .map_err(|error| bad(BadRow::Json(Value::why_not_json(text, &error))))?
@@ -427,6 +430,7 @@ impl RowReader {
             ImageSource::Bytes(bytes) => Some(bytes.len() as u64),
             ImageSource::Path(path) => self.dataset.locate(row).ok()?.1.root.size(path),
             ImageSource::Url(url) => Some(url.len() as u64),
+            ImageSource::Held(_) => None,
         }
     }
 

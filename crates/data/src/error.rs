@@ -9,7 +9,7 @@ use std::{
     ffi::OsStr,
     fmt::{self, Write},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Text of a row is shown up to this many characters.
@@ -94,6 +94,16 @@ pub enum BadRow {
         /// The question's field.
         field: &'static str,
     },
+    /// A conversation that a chat template was applied to, in the place of a text.
+    #[error(
+        "'{field}' holds '{marker}', a conversation that a chat template was already applied to: give its 'messages'"
+    )]
+    Rendered {
+        /// The text's field.
+        field: &'static str,
+        /// What tells it.
+        marker: &'static str,
+    },
     /// A column that the user gave a meaning is not in the row.
     #[error("no column '{}': the row has {}", Shown(column), Shown(keys))]
     NoColumn {
@@ -165,7 +175,7 @@ pub enum BadRow {
     #[error("broken base64: {0}")]
     Base64(String),
     /// An image file that is in none of the folders where it may be.
-    #[error("image {}: no such file in {}", Shown(path), listed(folders))]
+    #[error("image {}: no such file{}", Shown(path), searched(path, folders))]
     NoSuchImage {
         /// The path as the row writes it.
         path: PathBuf,
@@ -212,6 +222,19 @@ pub enum BadRow {
         /// Which image of the row, from 1.
         number: usize,
     },
+    /// An image whose file is another one than the program opened.
+    #[error(
+        "image {number}: its file has changed since it was opened: it is {}x{} now and was {}x{}",
+        now.0, now.1, then.0, then.1
+    )]
+    ImageChanged {
+        /// Which image of the row, from 1.
+        number: usize,
+        /// Width and height of what the file holds.
+        now: (u32, u32),
+        /// Width and height when it was opened.
+        then: (u32, u32),
+    },
     /// The text cannot be encoded.
     #[error(transparent)]
     Text(TextError),
@@ -241,6 +264,11 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
     folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" and ")
 }
 
+/// Where a path was looked for: a whole one in no folder.
+fn searched(path: &Path, folders: &[PathBuf]) -> String {
+    if path.is_absolute() { String::new() } else { format!(" in {}", listed(folders)) }
+}
+
 impl BadRow {
     /// The kind of mistake, in words: rows with the same kind are counted together.
     pub(crate) fn kind(&self) -> String {
@@ -256,6 +284,7 @@ impl BadRow {
             Self::UnreadImage { field } => return format!("with an image that is not read: '{field}'"),
             Self::TwoSystems => "with two different system messages",
             Self::NoAnswer { .. } => "without an answer",
+            Self::Rendered { .. } => "that a chat template was applied to",
             Self::NoColumn { .. } => "without a column that was given a meaning",
             Self::Weight { .. } | Self::LearnedTurn { .. } => "with a weight that is not followed",
             Self::CallsInTurn(_) => "with tool calls outside the assistant's turns",
@@ -268,7 +297,9 @@ impl BadRow {
             Self::NoSuchImage { .. } | Self::ImageFile { .. } => "with an image file that cannot be read",
             Self::ImageNotInside => "with an image by its path",
             Self::OutsideRoot { .. } => "with an image outside the image folder",
-            Self::Image { .. } | Self::ImageHeader { .. } => "with an image that cannot be decoded",
+            Self::Image { .. } | Self::ImageHeader { .. } | Self::ImageChanged { .. } => {
+                "with an image that cannot be decoded"
+            }
             Self::Text(_) => "that the chat template or the tokenizer refuses",
             Self::LeftOut(_) => "that are left out",
             Self::RemoteNotAllowed(_) | Self::Remote { .. } => "with a remote image that cannot be fetched",

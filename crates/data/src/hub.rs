@@ -238,6 +238,11 @@ pub fn model_folder(name: &str, progress: &dyn Progress) -> Result<PathBuf, Data
     missing::check_folder(path).map(|()| path.to_owned())
 }
 
+/// The snapshot of a model of the hub in this machine's cache, if there is one. Asks nobody.
+pub fn cached_model(name: &str) -> Option<PathBuf> {
+    is_id(name).then(|| Hub::from_env().place(name, RepoType::Model).cached().ok())?
+}
+
 /// Where the cache in `home`, which stands for `HF_HOME`, has a model of the hub: its snapshot, or the folder
 /// that would hold one where nothing was downloaded. Asks nobody.
 pub fn cached_model_folder(home: &Path, name: &str) -> PathBuf {

@@ -42,6 +42,7 @@ mod dataset;
 mod embedded;
 mod error;
 mod guarded;
+mod held;
 mod hub;
 mod image;
 mod index;
@@ -83,7 +84,8 @@ pub use shape::Shape;
 pub use source::MAX_IMAGE_BYTES;
 
 // Images: encoded bytes to pixels, and to the patches of a model.
-pub use image::{DecodeLimits, ImageDecoder, ImageError, ImageFormat, Pixels};
+pub use held::{FoundImage, HeldImage, ImageFinder, ImageInput};
+pub use image::{DecodeLimits, Facing, ImageDecoder, ImageError, ImageFormat, Pixels};
 pub use processor::{
     Grid, ImageHeader, ImageWorkspace, PixelLimits, Processor, ProcessorConfig, ProcessorError,
     files_for_transformers_4,
@@ -112,7 +114,7 @@ pub use convert::convert;
 pub use create::{CreateKind, CreateOptions, create as create_dataset, shape_colours};
 
 // Paths and hub ids that a user names.
-pub use hub::{cached_model_folder, model_folder};
+pub use hub::{cached_model, cached_model_folder, model_folder};
 pub use missing::{check_exists, check_folder, edit_distance};
 
 // Addresses of the network that may be reached.
@@ -132,6 +134,6 @@ pub mod parsers {
     pub use crate::embedded::decode_data_uri;
     pub use crate::image::{Extent, decode as decode_image, extent as image_extent};
     pub use crate::scan::{Layout, ScanError, scan as scan_rows, trim as trim_row};
-    pub use crate::shape::{Reading, read as read_row};
+    pub use crate::shape::{Reading, is_known_field, read as read_row};
     pub use crate::value::Value;
 }

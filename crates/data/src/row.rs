@@ -3,7 +3,7 @@
 //! Shapes make it from a raw row; the processor and the template read it. Control tokens inside a
 //! [`Part::Text`] stay text, and images exist only as [`Part::Image`].
 
-use crate::value::Value;
+use crate::{held::HeldImage, value::Value};
 use serde::{Serialize, Serializer};
 use std::{borrow::Cow, fmt, path::Path, path::PathBuf, sync::Arc};
 
@@ -106,7 +106,7 @@ impl Serialize for Json {
 impl From<&Value<'_>> for Json {
     fn from(value: &Value<'_>) -> Self {
         match value {
-            Value::Null | Value::Unread { .. } => Self::Null,
+            Value::Null | Value::Unread { .. } | Value::Held(_) => Self::Null,
             Value::Bool(truth) => Self::Bool(*truth),
             Value::Integer(number) => Self::Integer(*number),
             Value::Number(number) => Self::Number(*number),
@@ -143,6 +143,8 @@ pub enum ImageSource {
     Bytes(Vec<u8>),
     /// An http(s) address, fetched only where the user allows it.
     Url(String),
+    /// An object of the program that built the row.
+    Held(Arc<HeldImage>),
 }
 
 impl fmt::Debug for ImageSource {
@@ -151,6 +153,7 @@ impl fmt::Debug for ImageSource {
             Self::Path(path) => write!(f, "Path({})", path.display()),
             Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
             Self::Url(url) => write!(f, "Url({url})"),
+            Self::Held(_) => f.write_str("Held"),
         }
     }
 }
@@ -195,6 +198,16 @@ impl Conversation {
     /// A conversation without tools.
     pub fn new(turns: Vec<Turn>) -> Self {
         Self { turns, tools: Vec::new() }
+    }
+
+    /// Takes the images of all turns out, in the order of [`Self::images`]; their places in the turns stay.
+    pub fn take_images(&mut self) -> Vec<ImageSource> {
+        let parts = self.turns.iter_mut().flat_map(|turn| &mut turn.parts);
+        let images = parts.filter_map(|part| match part {
+            Part::Image(source) => Some(std::mem::replace(source, ImageSource::Bytes(Vec::new()))),
+            Part::Text(_) => None,
+        });
+        images.collect()
     }
 
     /// The images of all turns, in the order in which the template shows them.

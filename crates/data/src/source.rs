@@ -33,6 +33,11 @@ impl ImageRoot {
         Self { starts: Vec::new(), bounds: Vec::new(), silent: true }
     }
 
+    /// These folders, one after the other, and no other.
+    pub fn only(folders: &[PathBuf]) -> io::Result<Self> {
+        Self { starts: Vec::new(), bounds: Vec::new(), silent: false }.with_roots(folders)
+    }
+
     /// The same folders; what is not found there is not described.
     pub fn silently(mut self) -> Self {
         self.silent = true;
@@ -115,6 +120,8 @@ pub(crate) fn bytes<'a>(
 ) -> Result<Cow<'a, [u8]>, BadRow> {
     match source {
         ImageSource::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
+        // A row that was read from a file holds no objects.
+        ImageSource::Held(_) => Err(BadRow::NoImage("an object of another program")),
         ImageSource::Path(path) => root.read(path).map(Cow::Owned),
         ImageSource::Url(url) => match remote {
             Some(remote) => remote.fetch(url).map(Cow::Owned),
@@ -228,6 +235,8 @@ mod tests {
             assert!(error.to_string().starts_with(&format!("image {path}: ")), "{error}");
             assert_eq!(matches!(error, BadRow::NoSuchImage { .. }), path == "gone.png", "{error}");
         }
+        let whole = bytes(&ImageSource::Path("/gone/a.png".into()), &root, None).unwrap_err();
+        assert_eq!(whole.to_string(), "image /gone/a.png: no such file");
     }
 
     #[test]

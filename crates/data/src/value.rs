@@ -3,8 +3,9 @@
 //! Takes the text of a row and gives a tree that borrows from it, so a megabyte of base64 is not copied
 //! before it is decoded. The size of the tree is bounded, whatever the text holds.
 
+use crate::held::HeldImage;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use std::{borrow::Cow, cell::Cell, fmt};
+use std::{borrow::Cow, cell::Cell, fmt, sync::Arc};
 
 /// Values in one row, beyond which a row is refused: a conversation has hundreds, a hostile `[[],[],...` has
 /// millions and would take twenty times its text in memory.
@@ -34,6 +35,8 @@ pub enum Value<'a> {
         /// Whether it holds images, judged by its type.
         image: bool,
     },
+    /// An image that is an object of the program that built the row.
+    Held(Arc<HeldImage>),
 }
 
 impl<'a> Value<'a> {
@@ -94,6 +97,7 @@ impl<'a> Value<'a> {
             Self::List(_) => "a list",
             Self::Map(_) => "an object",
             Self::Unread { .. } => "a column of a type that is not read",
+            Self::Held(_) => "an image",
         }
     }
 
@@ -105,7 +109,7 @@ impl<'a> Value<'a> {
             Self::Bytes(bytes) => bytes.is_empty(),
             Self::List(list) => list.iter().all(Self::is_blank),
             Self::Map(fields) => fields.iter().all(|(_, value)| value.is_blank()),
-            Self::Bool(_) | Self::Integer(_) | Self::Number(_) | Self::Unread { .. } => false,
+            Self::Bool(_) | Self::Integer(_) | Self::Number(_) | Self::Unread { .. } | Self::Held(_) => false,
         }
     }
 }

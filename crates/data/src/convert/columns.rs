@@ -124,6 +124,7 @@ fn append_part(builder: &mut StructBuilder, part: &Part) {
         let (bytes, path) = match source {
             Some(ImageSource::Bytes(bytes)) => (Some(bytes), None),
             Some(ImageSource::Url(url)) => (None, Some(url.clone())),
+            Some(ImageSource::Held(_)) => (None, None),
             Some(ImageSource::Path(path)) => (None, Some(path.display().to_string())),
             None => (None, None),
         };

@@ -208,6 +208,7 @@ fn url(source: &ImageSource) -> String {
     match source {
         ImageSource::Url(url) => url.clone(),
         ImageSource::Path(path) => path.display().to_string(),
+        ImageSource::Held(_) => "an object".into(),
         ImageSource::Bytes(bytes) => preview::stored(bytes),
     }
 }

@@ -13,7 +13,7 @@ mod raster;
 mod rows;
 mod tiff;
 
-pub(crate) use rows::RowSink;
+pub(crate) use rows::{RowSink, pour};
 
 use orientation::Orientation;
 use std::fmt;
@@ -158,6 +158,26 @@ impl DecodeLimits {
     }
 }
 
+/// Whether an image is turned as its EXIF orientation says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Facing {
+    /// Turned, so that it stands as the camera saw it.
+    #[default]
+    Upright,
+    /// Left as the file has its rows.
+    AsStored,
+}
+
+impl Facing {
+    /// The turn that is asked for, of one that a file asks for.
+    fn of(self, orientation: Orientation) -> Orientation {
+        match self {
+            Self::Upright => orientation,
+            Self::AsStored => Orientation::default(),
+        }
+    }
+}
+
 /// Decoded pixels: `height` rows of `width` RGB triples, without padding.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pixels {
@@ -167,6 +187,30 @@ pub struct Pixels {
     pub height: u32,
     /// `height * width * 3` bytes.
     pub rgb: Vec<u8>,
+}
+
+impl Pixels {
+    /// Pixels of this size, refused if there are more or fewer bytes than that takes.
+    pub fn new(width: u32, height: u32, rgb: Vec<u8>) -> Option<Self> {
+        let pixels = Self { width, height, rgb };
+        (pixels.rgb.len() as u64 == pixels.bytes()).then_some(pixels)
+    }
+
+    fn bytes(&self) -> u64 {
+        3 * u64::from(self.width) * u64::from(self.height)
+    }
+
+    /// Their size; they are decoded already. An error if there is none, or one beyond the limits.
+    pub(crate) fn extent(&self, limits: DecodeLimits) -> Result<Extent, ImageError> {
+        let Self { width, height, .. } = *self;
+        if self.rgb.is_empty() || self.rgb.len() as u64 != self.bytes() {
+            return Err(ImageError::Empty);
+        }
+        if u64::from(width) * u64::from(height) > limits.max_pixels {
+            return Err(ImageError::TooLarge { width, height, limit: limits.max_pixels });
+        }
+        Ok(Extent { width, height, decoding_bytes: 0 })
+    }
 }
 
 impl fmt::Debug for Pixels {
@@ -189,6 +233,16 @@ pub struct ImageDecoder {
 impl ImageDecoder {
     /// Decodes an image into pixels that live until the next call.
     pub fn decode(&mut self, bytes: &[u8], limits: DecodeLimits) -> Result<&Pixels, ImageError> {
+        self.decode_facing(bytes, Facing::Upright, limits)
+    }
+
+    /// Decodes an image that faces as it should.
+    pub(crate) fn decode_facing(
+        &mut self,
+        bytes: &[u8],
+        facing: Facing,
+        limits: DecodeLimits,
+    ) -> Result<&Pixels, ImageError> {
         let format = recognise(bytes)?;
         let pixels = &mut self.pixels;
         let orientation = match format {
@@ -201,7 +255,7 @@ impl ImageDecoder {
             }
             _ => guarded(format, || decode_other(format, bytes, limits, pixels))?,
         };
-        orientation.apply(&mut self.pixels, &mut self.turned);
+        facing.of(orientation).apply(&mut self.pixels, &mut self.turned);
         Ok(&self.pixels)
     }
 
@@ -209,20 +263,20 @@ impl ImageDecoder {
     pub(crate) fn decode_rows(
         &mut self,
         bytes: &[u8],
+        facing: Facing,
         limits: DecodeLimits,
         sink: &mut impl RowSink,
     ) -> Result<(), ImageError> {
         if recognise(bytes)? == ImageFormat::Jpeg {
             let image = jpeg::Image::open(bytes, limits)?;
-            if image.header().orientation == Orientation::default() {
+            if facing.of(image.header().orientation) == Orientation::default() {
                 return self.jpeg.decode(image, sink);
             }
         }
-        rows::pour(self.decode(bytes, limits)?, sink)
+        rows::pour(self.decode_facing(bytes, facing, limits)?, sink)
     }
 
     /// The bytes that the buffers hold.
-    #[cfg(test)]
     pub(crate) fn buffer_bytes(&self) -> usize {
         let rows = self.pixels.rgb.capacity() + self.row.capacity() + self.turned.capacity();
         self.jpeg.buffer_bytes() + rows
@@ -259,6 +313,15 @@ pub struct Extent {
 
 /// The size of the upright image and what decoding it takes, read from the header alone.
 pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> {
+    extent_facing(bytes, Facing::Upright, limits)
+}
+
+/// The size of the image as it will face, and what decoding it takes.
+pub(crate) fn extent_facing(
+    bytes: &[u8],
+    facing: Facing,
+    limits: DecodeLimits,
+) -> Result<Extent, ImageError> {
     let format = recognise(bytes)?;
     let Header { width, height, orientation, samples } = match format {
         ImageFormat::Jpeg => jpeg::Image::open(bytes, limits)?.header(),
@@ -269,6 +332,7 @@ pub fn extent(bytes: &[u8], limits: DecodeLimits) -> Result<Extent, ImageError> 
         }
     };
     limits.check(format, width, height)?;
+    let orientation = facing.of(orientation);
     let rgb = 3 * u64::from(width) * u64::from(height);
     let copies = match (format, orientation == Orientation::default()) {
         // Its rows are given out as they are converted.

@@ -71,7 +71,7 @@ fn interleave(row: &[u8], width: usize, pixels: &mut [[u8; 3]]) {
 }
 
 /// Gives a whole image to a sink.
-pub(super) fn pour(pixels: &Pixels, sink: &mut impl RowSink) -> Result<(), ImageError> {
+pub(crate) fn pour(pixels: &Pixels, sink: &mut impl RowSink) -> Result<(), ImageError> {
     sink.begin(pixels.width, pixels.height)?;
     for row in pixels.rgb.chunks_exact(pixels.width as usize * 3) {
         let [red, green, blue] = sink.space();

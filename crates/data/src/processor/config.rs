@@ -17,11 +17,20 @@ const JOINT_FILE: &str = "processor_config.json";
 /// The keys of the joint file, and the files that version 4 has for each.
 const PARTS: [(&str, &str); 2] =
     [("image_processor", FILE_NAME), ("video_processor", "video_preprocessor_config.json")];
+/// The classes of HF that resize and cut images as is done here; the second is what early files of Qwen2.5-VL say. Others
+/// keep settings of the same names, and choose other sizes by them.
+const CLASSES: [&str; 2] = ["Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"];
+/// What transformers appends to the name of a class for the library that it computes with.
+const BACKENDS: [&str; 2] = ["Fast", "Pil"];
 /// Patches have a few hundred bytes and are merged in small squares; a larger size is a broken file.
 const MAX_PATCH_SIZE: u32 = 256;
 const MAX_MERGE_SIZE: u32 = 16;
+/// Transformers hands what the tokenizer was made with on to the image processor, so its file can hold limits too.
+const TOKENIZER_FILE: &str = "tokenizer_config.json";
 /// Larger limits would overflow what a grid can hold; 2^32 pixels is far beyond any image.
 const MAX_PIXELS: u64 = 1 << 32;
+/// What HF's class goes by where a file names no largest image. Published checkpoints name one.
+const CLASS_MAX_PIXELS: u64 = 28 * 28 * 1280;
 /// Files give a channel's figures to seven digits or more; what is closer than this is the same figure.
 const SAME_FIGURE: f32 = 1e-6;
 
@@ -70,6 +79,22 @@ pub enum ProcessorError {
         /// What they disagree about.
         difference: String,
     },
+    /// The tokenizer has another limit than the image processor.
+    #[error(
+        "{}: tokenizer_config.json says {name} {tokenizer}, and the image processor {processor}: transformers follows the \
+         first without a word; correct one of them, or give {name} yourself",
+        folder.display()
+    )]
+    TokenizerLimit {
+        /// The folder.
+        folder: PathBuf,
+        /// Which limit.
+        name: &'static str,
+        /// What the tokenizer's file says.
+        tokenizer: u64,
+        /// What the image processor says.
+        processor: u64,
+    },
     /// The user's limits make no sense.
     #[error("image processor: {0}")]
     Limits(String),
@@ -115,9 +140,17 @@ struct Joint {
     image_processor: Option<Raw>,
 }
 
+/// The limits of the image processor that a tokenizer was made with.
+#[derive(Deserialize, Default)]
+struct TokenizerLimits {
+    min_pixels: Option<u64>,
+    max_pixels: Option<u64>,
+}
+
 /// The file as written; what is absent keeps the class's default.
 #[derive(Deserialize)]
 struct Raw {
+    image_processor_type: Option<String>,
     min_pixels: Option<u64>,
     max_pixels: Option<u64>,
     size: Option<RawSize>,
@@ -156,8 +189,30 @@ impl ProcessorConfig {
 
     /// Reads the settings in a checkpoint's folder, from whichever file has them.
     pub fn from_dir(folder: &Path) -> Result<Self, ProcessorError> {
-        let own = Self::in_file(&folder.join(FILE_NAME), Some)?;
-        let joint = Self::in_file(&folder.join(JOINT_FILE), |joint: Joint| joint.image_processor)?;
+        Self::read(folder, Figures::Published)
+    }
+
+    /// Reads them for a model that is not ours to run, which may normalise its channels by any figures, and applies the
+    /// user's own limits.
+    pub fn of_any_model(folder: &Path, limits: PixelLimits) -> Result<Self, ProcessorError> {
+        let config = Self::read(folder, Figures::Any)?;
+        let tokenizer = json::<TokenizerLimits>(&folder.join(TOKENIZER_FILE))?.unwrap_or_default();
+        let min = ("min_pixels", limits.min, tokenizer.min_pixels, config.min_pixels);
+        let max = ("max_pixels", limits.max, tokenizer.max_pixels, config.max_pixels);
+        for (name, of_user, of_tokenizer, processor) in [min, max] {
+            if let (None, Some(tokenizer)) = (of_user, of_tokenizer)
+                && tokenizer != processor
+            {
+                let folder = folder.to_owned();
+                return Err(ProcessorError::TokenizerLimit { folder, name, tokenizer, processor });
+            }
+        }
+        config.with_limits(limits)
+    }
+
+    fn read(folder: &Path, figures: Figures) -> Result<Self, ProcessorError> {
+        let own = Self::in_file(&folder.join(FILE_NAME), figures, Some)?;
+        let joint = Self::in_file(&folder.join(JOINT_FILE), figures, |joint: Joint| joint.image_processor)?;
         match (own, joint) {
             (Some(own), Some(joint)) if own != joint => Err(ProcessorError::Contradiction {
                 folder: folder.to_owned(),
@@ -171,16 +226,11 @@ impl ProcessorConfig {
     /// The settings in a file, if it is there and has them.
     fn in_file<T: for<'a> Deserialize<'a>>(
         path: &Path,
+        figures: Figures,
         settings: impl FnOnce(T) -> Option<Raw>,
     ) -> Result<Option<Self>, ProcessorError> {
-        let text = match fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(ProcessorError::Io { path: path.to_owned(), source }),
-        };
-        let file = serde_json::from_slice(&text)
-            .map_err(|source| ProcessorError::Json { path: path.to_owned(), source })?;
-        let read = settings(file).map(|raw| Self::from_raw(raw).and_then(Self::checked)).transpose();
+        let Some(file) = json(path)? else { return Ok(None) };
+        let read = settings(file).map(|raw| Self::from_raw(raw, figures).and_then(Self::checked)).transpose();
         read.map_err(|reason| ProcessorError::Value { path: path.to_owned(), reason })
     }
 
@@ -223,7 +273,13 @@ impl ProcessorConfig {
         (self.patch_size as usize).pow(2)
     }
 
-    fn from_raw(raw: Raw) -> Result<Self, String> {
+    fn from_raw(raw: Raw, figures: Figures) -> Result<Self, String> {
+        if let Some(class) = &raw.image_processor_type {
+            let name = BACKENDS.iter().find_map(|backend| class.strip_suffix(backend)).unwrap_or(class);
+            if !CLASSES.contains(&name) {
+                return Err(format!("images are processed as {} does, not as {class} does", CLASSES[0]));
+            }
+        }
         let off = |step: Option<bool>| step == Some(false);
         if off(raw.do_resize) || off(raw.do_rescale) || off(raw.do_normalize) || off(raw.do_convert_rgb) {
             return Err("do_resize, do_rescale, do_normalize and do_convert_rgb must all be true".into());
@@ -237,9 +293,11 @@ impl ProcessorConfig {
         }
         let size = raw.size.unwrap_or_default();
         let published = Self::PUBLISHED;
-        // The model normalises patches with the published figures, wherever they come from.
-        only("image_mean", raw.image_mean, published.mean)?;
-        only("image_std", raw.image_std, published.std)?;
+        let mean = figures.of("image_mean", raw.image_mean, published.mean)?;
+        let std = figures.of("image_std", raw.image_std, published.std)?;
+        if !std.iter().all(|std| *std > 0.0) {
+            return Err(format!("image_std {std:?} must be above 0"));
+        }
         Ok(Self {
             // The order in which HF lets one key override another.
             min_pixels: raw
@@ -247,15 +305,12 @@ impl ProcessorConfig {
                 .or(size.shortest_edge)
                 .or(size.min_pixels)
                 .unwrap_or(published.min_pixels),
-            max_pixels: raw
-                .max_pixels
-                .or(size.longest_edge)
-                .or(size.max_pixels)
-                .unwrap_or(published.max_pixels),
+            max_pixels: raw.max_pixels.or(size.longest_edge).or(size.max_pixels).unwrap_or(CLASS_MAX_PIXELS),
             patch_size: raw.patch_size.unwrap_or(published.patch_size),
             merge_size: raw.merge_size.unwrap_or(published.merge_size),
             temporal_patch_size: raw.temporal_patch_size.unwrap_or(published.temporal_patch_size),
-            ..published
+            mean,
+            std,
         })
     }
 
@@ -278,13 +333,40 @@ impl ProcessorConfig {
     }
 }
 
-/// Refuses other figures than the published ones; a file that gives none means the published ones.
-fn only(name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<(), String> {
-    match given {
-        Some(given) if given.iter().zip(published).any(|(a, b)| (a - b).abs() > SAME_FIGURE) => {
-            Err(format!("{name} {given:?} is not supported, only the published {published:?}"))
+/// What a JSON file says, if it is there.
+fn json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, ProcessorError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ProcessorError::Io { path: path.to_owned(), source }),
+    };
+    let read = serde_json::from_slice(&text);
+    read.map(Some).map_err(|source| ProcessorError::Json { path: path.to_owned(), source })
+}
+
+/// Which means and deviations of the channels are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Figures {
+    /// Only the published ones: our model normalises patches with them, wherever they come from.
+    Published,
+    /// Any.
+    Any,
+}
+
+impl Figures {
+    /// The figures to go by. A file that gives none means the published ones.
+    fn of(self, name: &str, given: Option<[f32; 3]>, published: [f32; 3]) -> Result<[f32; 3], String> {
+        match given {
+            Some(given) if given.iter().zip(published).any(|(a, b)| (a - b).abs() > SAME_FIGURE) => {
+                match self {
+                    Self::Published => {
+                        Err(format!("{name} {given:?} is not supported, only the published {published:?}"))
+                    }
+                    Self::Any => Ok(given),
+                }
+            }
+            _ => Ok(published),
         }
-        _ => Ok(()),
     }
 }
 
@@ -311,118 +393,4 @@ pub fn files_for_transformers_4(folder: &Path) -> Result<Vec<(&'static str, Stri
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(json: &str) -> Result<ProcessorConfig, ProcessorError> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join(FILE_NAME), json).expect("written");
-        ProcessorConfig::from_dir(folder.path())
-    }
-
-    #[test]
-    fn both_spellings_of_the_limits_are_read() {
-        let published = read(r#"{"min_pixels": 3136, "max_pixels": 50176}"#).expect("valid");
-        let newer = read(r#"{"size": {"shortest_edge": 3136, "longest_edge": 50176}}"#).expect("valid");
-        assert_eq!((published.min_pixels, published.max_pixels), (3136, 50176));
-        assert_eq!(published, newer);
-        let both = read(r#"{"max_pixels": 7000, "size": {"longest_edge": 50176}}"#).expect("valid");
-        assert_eq!(both.max_pixels, 7000, "the direct key wins, as in HF");
-    }
-
-    /// As transformers 5.22 saves it, shortened.
-    const JOINT: &str = r#"{
-        "image_processor": {
-            "do_resize": true, "image_processor_type": "Qwen2VLImageProcessor", "merge_size": 2, "patch_size": 14,
-            "resample": 3, "rescale_factor": 0.00392156862745098,
-            "size": {"longest_edge": 50176, "shortest_edge": 3136}, "temporal_patch_size": 2
-        },
-        "processor_class": "Qwen2_5_VLProcessor",
-        "video_processor": {"video_processor_type": "Qwen2VLVideoProcessor", "min_frames": 4}
-    }"#;
-
-    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).expect("written"));
-        folder
-    }
-
-    #[test]
-    fn what_transformers_5_saves_is_read() {
-        let saved = folder(&[(JOINT_FILE, JOINT)]);
-        let config = ProcessorConfig::from_dir(saved.path()).expect("valid");
-        assert_eq!((config.min_pixels, config.max_pixels), (3136, 50176));
-        // Version 4 writes a file of this name too, without the settings.
-        let of_version_4 =
-            [(FILE_NAME, r#"{"max_pixels": 50176}"#), (JOINT_FILE, r#"{"processor_class": "Q"}"#)];
-        assert_eq!(ProcessorConfig::from_dir(folder(&of_version_4).path()).expect("valid"), config);
-        let neither = ProcessorConfig::from_dir(folder(&[of_version_4[1]]).path()).expect_err("none");
-        assert!(neither.to_string().contains("no preprocessor_config.json, and no processor_config.json"));
-    }
-
-    #[test]
-    fn two_files_must_agree() {
-        let both =
-            |own: &str| ProcessorConfig::from_dir(folder(&[(JOINT_FILE, JOINT), (FILE_NAME, own)]).path());
-        assert!(both(r#"{"min_pixels": 3136, "max_pixels": 50176}"#).is_ok());
-        let error = both(r#"{"max_pixels": 7000}"#).expect_err("7000 is not 50176").to_string();
-        let said = "contradict each other: the largest image is 7000 and 50176";
-        assert!(error.contains(said), "{error}");
-    }
-
-    #[test]
-    fn both_versions_can_read_what_is_written_again() {
-        let saved = folder(&[(JOINT_FILE, JOINT)]);
-        let files = files_for_transformers_4(saved.path()).expect("a joint file");
-        let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["preprocessor_config.json", "video_preprocessor_config.json"]);
-        let written: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
-        let of_version_4 = ProcessorConfig::from_dir(folder(&written).path()).expect("valid");
-        assert_eq!(of_version_4, ProcessorConfig::from_dir(saved.path()).expect("valid"));
-        assert!(written[0].1.contains("Qwen2_5_VLProcessor"), "{}", written[0].1);
-        let whole = folder(&[(JOINT_FILE, JOINT), written[0], written[1]]);
-        assert_eq!(files_for_transformers_4(whole.path()).expect("nothing is missing"), []);
-    }
-
-    #[test]
-    fn the_user_overrides_the_checkpoint() {
-        let limits = PixelLimits { min: None, max: Some(100_352) };
-        let config = ProcessorConfig::default().with_limits(limits).expect("valid");
-        assert_eq!((config.min_pixels, config.max_pixels), (3136, 100_352));
-        let crossed = PixelLimits { min: Some(10), max: Some(5) };
-        assert!(ProcessorConfig::default().with_limits(crossed).is_err());
-    }
-
-    #[test]
-    fn other_figures_of_the_channels_are_refused_by_name() {
-        let published = r#"{"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}"#;
-        assert_eq!(read(published).expect("valid"), ProcessorConfig::default());
-        for (field, figures) in
-            [("image_mean", "[0.5, 0.5, 0.5]"), ("image_std", "[0.26862954, 0.26130258, 0.5]")]
-        {
-            let error = read(&format!(r#"{{"{field}": {figures}}}"#)).expect_err(field).to_string();
-            assert!(
-                error.contains(&format!("{FILE_NAME}: {field} [")) && error.contains("0.5] is not"),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_is_not_supported_is_refused() {
-        for json in [
-            r#"{"do_resize": false}"#,
-            r#"{"resample": 2}"#,
-            r#"{"rescale_factor": 1.0}"#,
-            r#"{"patch_size": 0}"#,
-            r#"{"merge_size": 0}"#,
-            r#"{"image_std": [1.0, 0.0, 1.0]}"#,
-            r#"{"min_pixels": -1}"#,
-            "[]",
-            "",
-        ] {
-            assert!(read(json).is_err(), "{json}");
-        }
-        assert!(ProcessorConfig::from_dir(Path::new("/nonexistent")).is_err());
-    }
-}
+mod tests;

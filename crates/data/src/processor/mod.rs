@@ -14,7 +14,8 @@ pub use size::Grid;
 
 use crate::{
     error::BadRow,
-    image::{self, DecodeLimits, Extent, ImageError, RowSink},
+    held::ImageInput,
+    image::{self, DecodeLimits, Extent, Facing, ImageError, RowSink},
 };
 use resize::Resizer;
 use std::path::Path;
@@ -49,9 +50,8 @@ pub struct ImageWorkspace {
 }
 
 impl ImageWorkspace {
-    /// The bytes that the buffers hold.
-    #[cfg(test)]
-    pub(crate) fn buffer_bytes(&self) -> usize {
+    /// The bytes that the buffers hold: as many as the largest image so far needed.
+    pub fn buffer_bytes(&self) -> usize {
         self.decoder.buffer_bytes() + self.resizer.buffer_bytes()
     }
 }
@@ -83,10 +83,19 @@ impl Processor {
 
     /// What the header of an encoded image tells: its size, and the patches and tokens it will become.
     pub fn header(&self, encoded: &[u8]) -> Result<ImageHeader, ImageError> {
-        let Extent { width, height, decoding_bytes } = image::extent(encoded, self.limits)?;
+        self.header_of(ImageInput::Encoded(encoded, Facing::Upright))
+    }
+
+    /// The same of an image in any form.
+    pub fn header_of(&self, image: ImageInput<'_>) -> Result<ImageHeader, ImageError> {
+        let (Extent { width, height, decoding_bytes }, encoded_bytes) = match image {
+            ImageInput::Encoded(bytes, facing) => {
+                (image::extent_facing(bytes, facing, self.limits)?, bytes.len() as u64)
+            }
+            ImageInput::Pixels(pixels) => (pixels.extent(self.limits)?, 0),
+        };
         let grid = self.config.grid(width, height)?;
         let tokens = grid.tokens(self.config.merge_size);
-        let encoded_bytes = encoded.len() as u64;
         Ok(ImageHeader { size: (width, height), grid, tokens, encoded_bytes, decoding_bytes })
     }
 
@@ -106,11 +115,28 @@ impl Processor {
         work: &mut ImageWorkspace,
         patches: &mut Vec<u8>,
     ) -> Result<Grid, ImageError> {
+        self.append_patches_of(ImageInput::Encoded(encoded, Facing::Upright), work, patches)
+    }
+
+    /// The same of an image in any form.
+    pub fn append_patches_of(
+        &self,
+        image: ImageInput<'_>,
+        work: &mut ImageWorkspace,
+        patches: &mut Vec<u8>,
+    ) -> Result<Grid, ImageError> {
         let start = patches.len();
         let ImageWorkspace { decoder, resizer } = work;
         let grid = Grid { rows: 0, columns: 0 };
         let mut cutter = Cutter { config: &self.config, resizer, grid, patches, start };
-        let outcome = decoder.decode_rows(encoded, self.limits, &mut cutter);
+        let outcome = match image {
+            ImageInput::Encoded(bytes, facing) => {
+                decoder.decode_rows(bytes, facing, self.limits, &mut cutter)
+            }
+            ImageInput::Pixels(pixels) => {
+                pixels.extent(self.limits).and_then(|_| image::pour(pixels, &mut cutter))
+            }
+        };
         let grid = cutter.grid;
         if outcome.is_err() {
             patches.truncate(start);
@@ -121,6 +147,11 @@ impl Processor {
     /// Expands compact patches to HF's `pixel_values`, appended to `values`.
     pub fn append_pixel_values(&self, patches: &[u8], values: &mut Vec<f32>) {
         patches::append_normalised(patches, &self.config, values);
+    }
+
+    /// Expands compact patches to HF's `pixel_values`, where there is space for exactly as many values.
+    pub fn put_pixel_values(&self, patches: &[u8], values: &mut [f32]) {
+        patches::put_normalised(patches, &self.config, values);
     }
 }
 
@@ -187,6 +218,60 @@ mod tests {
                 assert!(!is_jpeg || held >= said, "{name}: {said} said, {held} held");
             }
         }
+    }
+
+    #[test]
+    fn an_image_in_any_form_gives_the_same_patches() {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images");
+        let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
+        let mut work = ImageWorkspace::default();
+        for name in ["photo.jpg", "rgb.png", "palette.gif", "exif-6.jpg", "exif-8.webp"] {
+            let encoded = fs::read(images.join(name)).expect("a golden");
+            for facing in [Facing::Upright, Facing::AsStored] {
+                let mut decoder = image::ImageDecoder::default();
+                let pixels =
+                    decoder.decode_facing(&encoded, facing, DecodeLimits::default()).expect("pixels");
+                let mut patches = [const { Vec::new() }; 2];
+                let inputs = [ImageInput::Encoded(&encoded, facing), ImageInput::Pixels(pixels)];
+                for (input, patches) in inputs.into_iter().zip(&mut patches) {
+                    let header = processor.header_of(input).expect("a header");
+                    assert_eq!(header.size, (pixels.width, pixels.height), "{name}");
+                    let grid = processor.append_patches_of(input, &mut work, patches).expect("patches");
+                    assert_eq!(grid, header.grid, "{name}");
+                }
+                assert_eq!(patches[0], patches[1], "{name}");
+                let (mut appended, mut put) = (Vec::new(), vec![0.0; 2 * patches[0].len()]);
+                processor.append_pixel_values(&patches[0], &mut appended);
+                processor.put_pixel_values(&patches[0], &mut put);
+                assert_eq!(appended, put, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_an_upright_image_is_turned() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/images/exif-6.jpg");
+        let encoded = fs::read(path).expect("a golden");
+        let processor = Processor::new(ProcessorConfig::default(), DecodeLimits::default());
+        let size =
+            |facing| processor.header_of(ImageInput::Encoded(&encoded, facing)).expect("a header").size;
+        let (width, height) = size(Facing::Upright);
+        assert_eq!(size(Facing::AsStored), (height, width));
+        assert_ne!(width, height, "or nothing is shown");
+    }
+
+    #[test]
+    fn pixels_are_refused_unless_they_fill_their_size_within_the_limits() {
+        let limits = DecodeLimits { max_pixels: 100 };
+        let processor = Processor::new(ProcessorConfig::default(), limits);
+        let header = |width, height, bytes| {
+            processor.header_of(ImageInput::Pixels(&image::Pixels { width, height, rgb: vec![0; bytes] }))
+        };
+        assert!(header(10, 10, 300).is_ok());
+        assert_eq!(header(10, 10, 299), Err(ImageError::Empty));
+        assert_eq!(header(0, 10, 0), Err(ImageError::Empty));
+        assert_eq!(header(10, 11, 330), Err(ImageError::TooLarge { width: 10, height: 11, limit: 100 }));
+        assert_eq!(image::Pixels::new(2, 2, vec![0; 11]), None);
     }
 
     #[test]

@@ -38,22 +38,30 @@ fn cut(row: usize, band: &Band, (side, merge): (usize, usize), blocks: &mut [u8]
     }
 }
 
+/// Writes HF's `pixel_values` of compact patches into space that is there already: no value is moved twice.
+pub(super) fn put_normalised(patches: &[u8], config: &ProcessorConfig, values: &mut [f32]) {
+    let (square, frames) = (config.patch_square(), config.temporal_patch_size as usize);
+    let planes = patches.chunks_exact(square).zip(values.chunks_exact_mut(square * frames));
+    for (index, (plane, values)) in planes.enumerate() {
+        let (mean, std) = scaled(config, index % CHANNELS);
+        let (first, others) = values.split_at_mut(square);
+        for (value, &sample) in first.iter_mut().zip(plane) {
+            *value = (f32::from(sample) - mean) / std;
+        }
+        others.chunks_exact_mut(square).for_each(|frame| frame.copy_from_slice(first));
+    }
+}
+
+/// Mean and deviation of a channel on the scale of bytes: HF folds the division by 255 into them, in f32.
+fn scaled(config: &ProcessorConfig, channel: usize) -> (f32, f32) {
+    (config.mean[channel] * 255.0, config.std[channel] * 255.0)
+}
+
 /// Appends HF's `pixel_values` of compact patches.
 pub(super) fn append_normalised(patches: &[u8], config: &ProcessorConfig, values: &mut Vec<f32>) {
-    let square = config.patch_square();
-    values.reserve(patches.len() * config.temporal_patch_size as usize);
-    // HF folds the division by 255 into mean and deviation, in f32.
-    let scaled = |channel: usize| (config.mean[channel] * 255.0, config.std[channel] * 255.0);
-    for patch in patches.chunks_exact(config.patch_bytes()) {
-        for (channel, plane) in patch.chunks_exact(square).enumerate() {
-            let (mean, std) = scaled(channel);
-            let start = values.len();
-            values.extend(plane.iter().map(|&sample| (f32::from(sample) - mean) / std));
-            for _ in 1..config.temporal_patch_size {
-                values.extend_from_within(start..start + square);
-            }
-        }
-    }
+    let start = values.len();
+    values.resize(start + patches.len() * config.temporal_patch_size as usize, 0.0);
+    put_normalised(patches, config, &mut values[start..]);
 }
 
 #[cfg(test)]

@@ -20,6 +20,9 @@ pub(super) const SHAPE: Definition = Definition {
     read,
 };
 
+/// Begins a turn in the templates of Qwen's models. TRL's rows may have a `text` like that, which is no caption.
+const TURN: &str = "<|im_start|>";
+
 fn recognises(row: &mut RowFields<'_, '_>) -> Result<bool, BadRow> {
     Ok(matches!(question_answer::fields(row)?, (Some("text"), None)) || row.has("caption"))
 }
@@ -30,6 +33,9 @@ fn read(row: &mut RowFields<'_, '_>) -> Result<Vec<Turn>, BadRow> {
     if images.is_empty() {
         return Err(BadRow::NoAnswer { field });
     }
-    let turns = vec![Draft::blank(Role::User), Draft::text(Role::Assistant, row.text(field)?)];
-    beside_question(turns, images)
+    let caption = row.text(field)?;
+    if caption.contains(TURN) {
+        return Err(BadRow::Rendered { field, marker: TURN });
+    }
+    beside_question(vec![Draft::blank(Role::User), Draft::text(Role::Assistant, caption)], images)
 }

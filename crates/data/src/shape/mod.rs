@@ -86,7 +86,7 @@ fn fields() -> impl Iterator<Item = &'static Field> {
 }
 
 /// Whether a field of a row is worth reading: a shape reads it, or refuses it.
-pub(crate) fn is_known_field(name: &str) -> bool {
+pub fn is_known_field(name: &str) -> bool {
     let refused = SHAPES.iter().flat_map(|shape| shape.refuses).map(|refusal| refusal.field);
     fields().any(|field| field.name == name)
         || common::refused_of_rows().chain(refused).any(|refused| refused == name)

@@ -3,7 +3,11 @@
 //! Takes `tokenizer.json`, `tokenizer_config.json` and the chat template, wherever the folder keeps it, and
 //! gives an [`Encoder`]. The template's own file wins over one inside another file, as in HF.
 
-use super::{Encoder, Specials, guard, template::Template};
+use super::{
+    Encoder, Specials,
+    guard::{self, Edges},
+    template::Template,
+};
 use minijinja::Value;
 use serde::Deserialize;
 use std::{
@@ -11,7 +15,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, Tokenizer};
 
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
@@ -115,18 +119,25 @@ fn encoder(
     named: &BTreeMap<String, String>,
     image_token: &str,
 ) -> Result<Encoder, String> {
-    let added = tokenizer.get_added_tokens_decoder();
-    let special: HashMap<String, u32> =
-        added.into_iter().filter(|(_, token)| token.special).map(|(id, token)| (token.content, id)).collect();
+    let mut added = tokenizer.get_added_tokens_decoder();
+    added.retain(|_, token| token.special);
+    let edges = added.iter().map(|(&id, token)| {
+        let AddedToken { lstrip, rstrip, single_word, .. } = *token;
+        (id, Edges { lstrip, rstrip, single_word })
+    });
+    let edges: HashMap<u32, Edges> = edges.filter(|(_, edges)| *edges != Edges::default()).collect();
+    let special: HashMap<String, u32> = added.into_iter().map(|(id, token)| (token.content, id)).collect();
     let is_control = |text: &str| {
         guard::is_control(text)
             || source.contains(text)
             || text == image_token
             || named.values().any(|token| token == text)
     };
+    let padding = ["pad_token", "eos_token"].into_iter().find_map(|name| named.get(name));
     Ok(Encoder {
+        pad_token: padding.and_then(|token| tokenizer.token_to_id(token)),
         image_token: special.get(image_token).copied(),
-        specials: Specials::new(special, is_control)?,
+        specials: Specials::new(special, is_control)?.with_edges(edges),
         template: Template::new(source, Value::from_pairs(named.clone()))?,
         tokenizer,
     })

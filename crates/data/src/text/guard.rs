@@ -80,9 +80,36 @@ pub(super) enum SafePart<'a> {
     Image,
 }
 
+/// What a special token takes with it, and where it is one at all: the settings of an added token of HF's tokenizers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Edges {
+    /// It takes the blanks before it.
+    pub lstrip: bool,
+    /// It takes the blanks after it.
+    pub rstrip: bool,
+    /// It is a token only between characters that belong to no word.
+    pub single_word: bool,
+}
+
+impl Edges {
+    /// What a token at `range` covers, if it is one there. `free` is where the token before it ends.
+    fn around(self, text: &str, range: Range<usize>, free: usize) -> Option<Range<usize>> {
+        let (before, after) = (&text[..range.start], &text[range.end..]);
+        let in_word = |c: char| c.is_alphanumeric() || c == '_';
+        if self.single_word && (before.ends_with(in_word) || after.starts_with(in_word)) {
+            return None;
+        }
+        let start = if self.lstrip { before.trim_end().len().max(free) } else { range.start };
+        let end = if self.rstrip { text.len() - after.trim_start().len() } else { range.end };
+        Some(start..end)
+    }
+}
+
 /// The special tokens of a tokenizer.
 pub(super) struct Specials {
     ids: HashMap<String, u32>,
+    /// Those that are not found just where their text is.
+    edges: HashMap<u32, Edges>,
     all: Finder,
     /// Those with which the conversation itself is built.
     control: Finder,
@@ -113,7 +140,12 @@ impl Specials {
             || ids.iter().map(|(text, &id)| (text.as_str(), id)).filter(|(text, _)| !text.is_empty());
         let all = Finder::new(tokens())?;
         let control = Finder::new(tokens().filter(|(text, _)| is_control(text)))?;
-        Ok(Self { ids, all, control })
+        Ok(Self { ids, edges: HashMap::new(), all, control })
+    }
+
+    /// The same with the edges of these tokens.
+    pub fn with_edges(self, edges: HashMap<u32, Edges>) -> Self {
+        Self { edges, ..self }
     }
 
     /// The id of a special token.
@@ -123,7 +155,13 @@ impl Specials {
 
     /// The special tokens in a rendered text: the template's own, and words of the row.
     pub fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (u32, Range<usize>)> + 'a {
-        self.all.find(text)
+        let mut free = 0;
+        self.all.find(text).filter_map(move |(id, range)| {
+            let edges = self.edges.get(&id).copied().unwrap_or_default();
+            let range = edges.around(text, range, free)?;
+            free = range.end;
+            Some((id, range))
+        })
     }
 
     /// Where the last special token of a text begins; its end where it has none.
@@ -238,6 +276,27 @@ mod tests {
         for role in [Role::System, Role::User, Role::Assistant, Role::Tool] {
             assert_eq!(guarded(role, &["a<end><box>"]), "a<!end><box>", "anybody may write boxes");
         }
+    }
+
+    #[test]
+    fn tokens_take_blanks_and_stand_alone_as_they_are_set_to() {
+        let found = |edges: Edges, text| {
+            let specials = specials().with_edges(HashMap::from([(2, edges)]));
+            specials.find(text).map(|(id, range)| (id, range.start, range.end)).collect::<Vec<_>>()
+        };
+        let plain = Edges::default();
+        assert_eq!(found(plain, "a <box> b"), [(2, 2, 7)]);
+        assert_eq!(found(Edges { lstrip: true, ..plain }, "a \n<box> b"), [(2, 1, 8)]);
+        let right = Edges { rstrip: true, ..plain };
+        assert_eq!(found(right, "a <box> \u{a0}b"), [(2, 2, 10)]);
+        let both = Edges { lstrip: true, ..right };
+        assert_eq!(
+            found(both, "<box> <box>"),
+            [(2, 0, 6), (2, 6, 11)],
+            "the first one takes the blank between"
+        );
+        let alone = Edges { single_word: true, ..plain };
+        assert_eq!(found(alone, "a<box> <box>_ \u{e9}<box>.<box>"), [(2, 22, 27)]);
     }
 
     #[test]

@@ -114,6 +114,7 @@ pub struct Encoder {
     template: Template,
     specials: Specials,
     image_token: Option<u32>,
+    pad_token: Option<u32>,
 }
 
 impl Encoder {
@@ -152,6 +153,12 @@ impl Encoder {
     /// The id of the token that stands for a piece of an image, if the tokenizer has one.
     pub fn image_token(&self) -> Option<u32> {
         self.image_token
+    }
+
+    /// The id of the token that fills short rows of a batch: the tokenizer's pad token, or the one that ends a text
+    /// where it has none.
+    pub fn pad_token(&self) -> Option<u32> {
+        self.pad_token
     }
 
     /// The size of the vocabulary, added tokens included.

@@ -268,7 +268,7 @@ impl Rendered {
     /// Whether a special token is learned. It belongs to the assistant's words if it lies within them, or
     /// ends them.
     pub fn is_trained_special(&self, special: &Range<usize>) -> bool {
-        let said = self.spans.iter().any(|span| span.start <= special.start && special.start <= span.end);
+        let said = self.spans.iter().any(|span| span.start < special.end && special.start <= span.end);
         said != self.all_but_spans
     }
 

@@ -45,7 +45,6 @@ impl Coefficients {
         size_of::<i16>() as u64 * Planes::bytes(frame)
     }
 
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.components.iter().map(|blocks| blocks.capacity() * size_of::<[i16; 64]>()).sum()
     }

@@ -81,7 +81,6 @@ impl Decoder {
     }
 
     /// The bytes that the buffers hold.
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.planes.buffer_bytes() + self.coefficients.buffer_bytes() + self.unstuffed.capacity()
     }

@@ -44,7 +44,6 @@ impl Planes {
         frame.components.iter().map(plane).sum()
     }
 
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.planes.iter().map(|plane| plane.samples.capacity()).sum()
     }

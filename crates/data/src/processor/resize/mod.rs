@@ -104,7 +104,6 @@ impl Resizer {
     }
 
     /// The bytes that the buffers hold.
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         let rows = self.incoming.capacity() + self.narrowed.capacity() + self.finished.capacity();
         #[cfg(target_arch = "x86_64")]

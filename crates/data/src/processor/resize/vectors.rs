@@ -70,7 +70,6 @@ impl Groups {
         Some(Self { simd, groups, weights, pairs, precision: across.precision })
     }
 
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.groups.capacity() * size_of::<Group>() + self.weights.capacity() * size_of::<[[i16; 2]; GROUP]>()
     }

@@ -80,7 +80,6 @@ impl Weights {
         &self.values[output * self.taps..][..self.taps]
     }
 
-    #[cfg(test)]
     pub fn buffer_bytes(&self) -> usize {
         self.windows.capacity() * size_of::<Window>() + self.values.capacity() * size_of::<i16>()
     }

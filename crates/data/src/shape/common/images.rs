@@ -47,6 +47,7 @@ pub(in crate::shape) fn is_meant(name: &str, value: &Value<'_>) -> bool {
     let named = NAMES.iter().any(|part| name.contains(part));
     match value {
         Value::Unread { image } => *image,
+        Value::Held(_) => true,
         // A short list of numbers is bytes, too.
         Value::Bytes(bytes) => ::image::guess_format(bytes).is_ok(),
         Value::Text(_) => named && is_file_name(value),
@@ -72,9 +73,11 @@ pub(in crate::shape) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> 
     match value {
         Value::Bytes(bytes) if bytes.is_empty() => Err(BadRow::NoImage("bytes that are empty")),
         Value::Bytes(bytes) => Ok(ImageSource::Bytes(bytes.to_vec())),
+        Value::Held(image) => Ok(ImageSource::Held(image.clone())),
         Value::Text(text) => image_text(text),
         Value::Map(_) => match ["bytes", "base64", "url", "path"].map(|field| value.get(field)) {
             [Some(Value::Text(text)), ..] | [_, Some(Value::Text(text)), ..] => {
+                let text = text.trim();
                 let decode = if embedded::is_data_uri(text) {
                     embedded::decode_data_uri
                 } else {
@@ -82,7 +85,8 @@ pub(in crate::shape) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> 
                 };
                 Ok(ImageSource::Bytes(decode(text)?))
             }
-            [Some(bytes @ Value::Bytes(_)), ..] => image(bytes),
+            [Some(bytes @ (Value::Bytes(_) | Value::Held(_))), ..]
+            | [_, _, Some(bytes @ Value::Held(_)), _] => image(bytes),
             [None, None, Some(Value::Text(text)), _] | [None, None, None, Some(Value::Text(text))] => {
                 image_text(text)
             }
@@ -93,15 +97,17 @@ pub(in crate::shape) fn image(value: &Value<'_>) -> Result<ImageSource, BadRow> 
 }
 
 fn image_text(text: &str) -> Result<ImageSource, BadRow> {
+    // No image begins or ends with white space, but a path may.
+    let encoded = text.trim();
     let scheme = |name: &str| text.get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name));
     if text.is_empty() {
         Err(BadRow::NoImage("an empty text"))
-    } else if embedded::is_data_uri(text) {
-        Ok(ImageSource::Bytes(embedded::decode_data_uri(text)?))
+    } else if embedded::is_data_uri(encoded) {
+        Ok(ImageSource::Bytes(embedded::decode_data_uri(encoded)?))
     } else if scheme("http://") || scheme("https://") {
         Ok(ImageSource::Url(text.to_owned()))
-    } else if embedded::looks_like_base64(text) {
-        Ok(ImageSource::Bytes(embedded::decode_base64(text)?))
+    } else if embedded::looks_like_base64(encoded) {
+        Ok(ImageSource::Bytes(embedded::decode_base64(encoded)?))
     } else if text.len() > LONGEST_PATH {
         Err(BadRow::NoImage("a text too long for a path, and not base64 of a JPEG, PNG, GIF, WebP or TIFF"))
     } else if scheme("file://") {

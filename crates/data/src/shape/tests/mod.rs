@@ -34,6 +34,8 @@ fn every_spelling_of_an_image_part() {
         (r#""type": "image", "url": "data:image/png;base64,aGk=""#, "img(2 bytes)"),
         (r#""type": "image", "base64": "aGk=""#, "img(2 bytes)"),
         (r#""type": "image", "base64": "data:image/png;base64,aGk=""#, "img(2 bytes)"),
+        (r#""type": "image", "base64": " \n data:image/png;base64,aGk=\n""#, "img(2 bytes)"),
+        (r#""type": "image", "url": "\n data:image/png;base64, aGk= \n""#, "img(2 bytes)"),
         (r#""type": "image", "bytes": [255, 216, 255]"#, "img(3 bytes)"),
         (r#""type": "image_url", "image_url": "http://example.org/a.png""#, "img(http://example.org/a.png)"),
         (r#""type": "image_url", "image_url": {"url": "a.png"}"#, "img(a.png)"),
@@ -49,6 +51,8 @@ fn bare_base64_in_the_place_of_a_path() {
     let base64 = format!("/9j/{}", "4AAQSkZJRgAB".repeat(6));
     let row = format!(r#"{{"text": "What?", "image": "{base64}", "response": "x"}}"#);
     means(&row, "question-answer", "user[img(57 bytes)|What?] assistant[x]");
+    let spaced = row.replace(&base64, &format!(r" \n {base64}\n "));
+    means(&spaced, "question-answer", "user[img(57 bytes)|What?] assistant[x]");
 }
 
 #[test]
@@ -409,6 +413,10 @@ fn an_image_folders_metadata_names_its_images() {
         "user[img(a.png)|What?] assistant[A cat]",
     );
     means(r#"{"image": "a.png", "caption": "A cat"}"#, "caption", "user[img(a.png)] assistant[A cat]");
+    let rendered =
+        r#"{"images": ["a.png"], "text": "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\nA cat"}"#;
+    let refused = read(rendered).expect_err("no caption");
+    assert!(refused.to_string().ends_with("was already applied to: give its 'messages'"), "{refused}");
     let document = r#"{"file_name": "report.pdf", "messages": [{"role": "user", "content": "x"}]}"#;
     means(document, "open-ai-messages", "user[x]");
     assert_eq!(reading(document).expect("reads").ignored, ["file_name"]);

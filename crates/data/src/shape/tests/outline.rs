@@ -24,6 +24,7 @@ pub fn outline(row: &str) -> (Shape, String) {
         Part::Image(ImageSource::Path(path)) => format!("img({})", path.display()),
         Part::Image(ImageSource::Bytes(bytes)) => format!("img({} bytes)", bytes.len()),
         Part::Image(ImageSource::Url(url)) => format!("img({url})"),
+        Part::Image(ImageSource::Held(_)) => "img(held)".into(),
     };
     let turns = conversation.turns.iter().map(|turn| {
         let parts: Vec<_> = turn.parts.iter().map(part).collect();

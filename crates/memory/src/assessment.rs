@@ -144,6 +144,15 @@ pub enum Answer {
     WillNotFit,
 }
 
+/// What somebody expects of a run's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expectation {
+    /// It is level by the end: it never grew, it only goes up and down, or its growth has stopped.
+    Steady,
+    /// It does not leak; growth may still be going on, as long as nothing says that it has no end.
+    Bounded,
+}
+
 /// Everything that can be said of a run's memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assessment {
@@ -214,6 +223,16 @@ impl Assessment {
                 percent(self.will_stop),
                 percent(self.will_go_on)
             ),
+        }
+    }
+
+    /// Whether the run is as expected; `None` where it is too early to tell.
+    pub fn meets(&self, expected: Expectation) -> Option<bool> {
+        match self.verdict {
+            Verdict::Steady | Verdict::WarmUp | Verdict::Fill => Some(true),
+            Verdict::Leak => Some(false),
+            Verdict::Undecided if expected == Expectation::Steady && self.grows_now => Some(false),
+            Verdict::Undecided => None,
         }
     }
 

@@ -75,14 +75,15 @@ mod units;
 mod verdict;
 mod wake;
 mod watch;
+mod who;
 
 // Readings: what is judged.
 pub use sample::{Holder, Moment, RunFacts, Sample};
 
 // The judgement, and what it is made of.
 pub use assessment::{
-    Answer, Assessment, BeforeEnd, Ending, Exhaustion, Mechanism, MemoryKind, Pattern, Plateau, TreePart,
-    Verdict,
+    Answer, Assessment, BeforeEnd, Ending, Exhaustion, Expectation, Mechanism, MemoryKind, Pattern, Plateau,
+    TreePart, Verdict,
 };
 pub use sentence::{Sentence, Setting};
 pub use settled::Settled;
@@ -104,6 +105,7 @@ pub use event::Event;
 pub use observe::Observer;
 pub use record::{Reading, Recorder, natural_limit};
 pub use watch::{WatchEnd, watch};
+pub use who::{Explained, WhoReport};
 
 // What interrupts a watch or a supervised run.
 pub use signals::{BadSignal, Heard, StopSignal, heeded};
@@ -122,7 +124,7 @@ pub mod probe {
 
 /// A judged run as text, SVG or HTML; charts and pages for other reports.
 pub mod report {
-    pub use crate::render::{Run, Style, chart_of as chart, html, overlay, svg, text};
+    pub use crate::render::{Run, Style, chart_of as chart, html, html_with, overlay, svg, text};
     // The parts that other reports are made of.
     pub use crate::render::{
         Chart, Colour, Epochs, Level, Line, Meaning, Page, Unit, duration, escape, wrap,
@@ -139,5 +141,5 @@ pub mod supervise {
         run_guard,
     };
     // The decision alone, for a program that acts by itself.
-    pub use crate::supervision::{Call, LimitWatch, TELL_LEVEL};
+    pub use crate::supervision::{Call, LimitWatch, OwnLimit, TELL_LEVEL};
 }

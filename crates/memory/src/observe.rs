@@ -2,7 +2,7 @@
 //!
 //! The caller implements [`Observer`]; `watch` and `supervise` call it from one thread.
 
-use crate::{event::Event, record::Reading, signals::stop_here};
+use crate::{event::Event, record::Reading, signals::stop_here, who::WhoReport};
 
 /// Is shown each reading and each event.
 pub trait Observer {
@@ -10,6 +10,8 @@ pub trait Observer {
     fn reading(&mut self, reading: &Reading);
     /// Something happened.
     fn event(&mut self, event: &Event);
+    /// What the command's Python processes said of who holds their memory, if they were to be asked; comes last.
+    fn holders(&mut self, _: &WhoReport) {}
     /// The screen must be drawn again.
     fn redraw(&mut self) {}
     /// This process is about to be stopped: the terminal goes back to the shell.

@@ -76,8 +76,13 @@ impl Recorder {
 
     /// Reads steps from these logs before each reading.
     pub fn reading_along(mut self, log: LogFollower) -> Self {
-        self.log = Some(log);
+        self.follow_log(log);
         self
+    }
+
+    /// Reads steps from these logs before each reading from now on.
+    pub fn follow_log(&mut self, log: LogFollower) {
+        self.log = Some(log);
     }
 
     /// Continues with another tree, the next attempt of the same run: time and trace continue, the verdict
@@ -146,6 +151,11 @@ impl Recorder {
         self.write_down(&snapshot.sample);
         self.analyst.push(&snapshot.sample);
         Reading { snapshot, assessment: self.analyst.assessment(), facts }
+    }
+
+    /// The analyst that has seen every reading.
+    pub fn analyst(&self) -> &Analyst {
+        &self.analyst
     }
 
     /// How long it has been watching.

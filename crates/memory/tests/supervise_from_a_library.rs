@@ -44,6 +44,7 @@ fn run(script: &str) -> (Outcome, Vec<Event>) {
         max_restarts: 1,
         restart_args: Vec::new(),
         patterns: StepPatterns::default(),
+        who: false,
     };
     let (sender, wakes) = channel();
     let mut heard = Heard::default();

@@ -43,6 +43,17 @@ fn a_leak_behind_a_warm_up_of_gigabytes_is_not_called_calm() {
     }
 }
 
+/// The first steps of a test fill what earlier ones left of the heap, so that a leak bends a little at first.
+#[test]
+fn a_leak_that_bends_a_little_at_first_is_a_leak() {
+    for seed in 0..40 {
+        let warm_up = (1.0 + (seed % 5) as f64) * 0.2e6;
+        let bytes = |step: f64| 98e6 + 46_000.0 * step + warm_up * (1.0 - (-step / 150.0).exp());
+        let found = judge(epochs_of(1.0), 600, 0.1e6, seed, bytes);
+        assert_eq!(found.verdict, Verdict::Leak, "seed {seed}, {warm_up} bytes: {found:#?}");
+    }
+}
+
 /// Small jumps would explain the slope after the large ones, and a rate that stops the square root before it.
 #[test]
 fn a_leak_behind_a_climb_of_any_shape_is_not_called_calm() {
@@ -189,4 +200,79 @@ fn the_probability_is_that_of_the_ending() {
     for found in [leak, fill, steady, line] {
         assert!((found.will_stop + found.will_go_on - 1.0).abs() < 1e-9);
     }
+}
+
+/// Judges what a callback sees that reads every ten steps, and once more when the run ends.
+fn read_every_ten_steps(last: u64, seed: u64, bytes: impl Fn(f64) -> f64) -> Assessment {
+    let mut random = Random::new(seed);
+    let mut analyst =
+        Analyst::new(RunFacts { dataset_size: Some(663), samples_per_step: Some(8), ..RunFacts::default() });
+    for step in (10..last).step_by(10).chain([last]) {
+        let value = bytes(step as f64) + 1e5 * random.normal();
+        analyst.push(&families::split(step as f64, Some(step), None, value));
+    }
+    analyst.assessment()
+}
+
+#[test]
+fn a_fill_that_ended_one_reading_ago_is_not_called_a_leak() {
+    for seed in 0..20 {
+        for last in 84..=130 {
+            let found = read_every_ten_steps(last, seed, |step| 6e8 + 4e6 * step.min(83.0));
+            assert!(found.verdict != Verdict::Leak, "seed {seed}, step {last}: {found:#?}");
+        }
+        let found = read_every_ten_steps(130, seed, |step| 6e8 + 4e6 * step.min(83.0));
+        assert_eq!(found.verdict, Verdict::Fill, "seed {seed}: {found:#?}");
+        let found = read_every_ten_steps(110, seed, |step| 6e8 + 4e6 * step);
+        assert_eq!(found.verdict, Verdict::Leak, "seed {seed}: {found:#?}");
+    }
+}
+
+/// Bytes of a process that was resumed at a step and keeps every row: the rest of the epoch comes first, and what it missed
+/// comes among the rows of the next.
+fn resumed_fill(from: f64, epoch: f64, step: f64) -> f64 {
+    let rest_ends = (from / epoch).ceil() * epoch;
+    let missed = 1.0 - (rest_ends - from) / epoch;
+    let rest = step.min(rest_ends) - from;
+    6e8 + 4e6 * (rest + missed * (step - rest_ends).clamp(0.0, epoch))
+}
+
+/// Judges a resumed run that a callback reads every `every` steps.
+fn resumed(from: u64, last: u64, every: u64, seed: u64, bytes: impl Fn(f64) -> f64) -> Assessment {
+    let mut random = Random::new(seed);
+    let mut analyst = Analyst::new(epochs_of(83.0));
+    for step in (from + 1..=last).filter(|step| *step == from + 1 || step.is_multiple_of(every)) {
+        let value = bytes(step as f64) + 1e5 * random.normal();
+        analyst.push(&families::split(step as f64, Some(step), None, value));
+    }
+    analyst.assessment()
+}
+
+#[test]
+fn a_fill_in_a_resumed_run_is_not_called_a_leak() {
+    for from in [30, 60, 80, 90, 120, 150, 400] {
+        for every in [1, 10] {
+            let whole_epoch_ends = (from / 83 + 2) * 83;
+            for last in (from + 20..whole_epoch_ends + 100).step_by(7) {
+                let found = resumed(from, last, every, last, |step| resumed_fill(from as f64, 83.0, step));
+                assert!(found.verdict != Verdict::Leak, "from {from} to {last} by {every}: {found:#?}");
+            }
+            let last = whole_epoch_ends + 200;
+            let found = resumed(from, last, every, 1, |step| resumed_fill(from as f64, 83.0, step));
+            assert!(
+                [Verdict::Fill, Verdict::WarmUp].contains(&found.verdict),
+                "from {from} by {every}: {found:#?}"
+            );
+            let found = resumed(from, last, every, 1, |step| 6e8 + 4e6 * (step - from as f64));
+            assert_eq!(found.verdict, Verdict::Leak, "from {from} by {every}: {found:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_fill_of_rows_that_come_in_huge_pages_is_a_fill() {
+    // 400 kB a step, which the kernel gives in pieces of 2 MB.
+    let in_pieces = |step: f64| 4.4e7 + (4e5 * step.min(74.0) / 2.1e6).floor() * 2.1e6;
+    let found = judge(epochs_of(80.0), 114, 5e4, 1, in_pieces);
+    assert_eq!(found.verdict, Verdict::Fill, "{found:#?}");
 }

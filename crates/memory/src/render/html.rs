@@ -11,6 +11,11 @@ use crate::{Assessment, Ending, Verdict, sentence::Sentence};
 
 /// Writes the page.
 pub fn html(runs: &[Run]) -> String {
+    html_with(runs, &[])
+}
+
+/// Writes the page with texts of the caller's own below the runs, each a title and lines that stay as they are.
+pub fn html_with(runs: &[Run], texts: &[(&str, &str)]) -> String {
     let title = match runs {
         [run] => format!("Memory of {}", run.name),
         _ => format!("Memory of {} runs", runs.len()),
@@ -21,6 +26,11 @@ pub fn html(runs: &[Run]) -> String {
     }
     for (index, run) in runs.iter().enumerate() {
         section(&mut page, index, run);
+    }
+    for (index, (title, text)) in texts.iter().enumerate() {
+        page.section(&format!("text{index}"), title, None);
+        page.markup(&format!("<div class=\"wide\" tabindex=\"0\"><pre>{}</pre></div>\n", escape(text)));
+        page.end_section();
     }
     page.finish()
 }
@@ -146,6 +156,13 @@ mod tests {
         for line in ["memory of its own", "anonymous", "shared", "swapped out", "file-backed"] {
             assert!(page.contains(&format!("\"name\":\"{line}")), "{line}");
         }
+    }
+
+    #[test]
+    fn texts_of_the_caller_stand_below_the_runs_and_are_no_markup() {
+        let page = html_with(&[long_run()], &[("Who holds it", "663 <lambda>\nheld by 'rows'")]);
+        let text = page.find("663 &lt;lambda&gt;\nheld by 'rows'").unwrap();
+        assert!(page.find("id=\"run0\"").unwrap() < text);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod text;
 
 pub use chart::{Chart, Colour, Epochs, Level, Line, Meaning, Unit};
 pub use curves::one as chart_of;
-pub use html::html;
+pub use html::{html, html_with};
 pub use page::Page;
 pub use scale::duration;
 pub use svg::{escape, overlay, svg};

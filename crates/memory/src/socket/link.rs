@@ -52,13 +52,13 @@ impl SupervisorLink {
         });
     }
 
-    /// Tells which step is done.
-    pub fn tell_step(&self, step: u64, epoch: f64) {
-        self.send(TrainerMessage::Step { epoch, step });
+    /// Tells which step is done, and how many epochs, where that is known.
+    pub fn tell_step(&self, step: u64, epoch: impl Into<Option<f64>>) {
+        self.send(TrainerMessage::Step { epoch: epoch.into(), step });
     }
 
     /// Tells the last step, and waits a moment for a busy supervisor: no later message repeats it.
-    pub fn tell_last_step(&self, step: u64, epoch: f64) {
+    pub fn tell_last_step(&self, step: u64, epoch: impl Into<Option<f64>>) {
         if let Some(line) = &self.line {
             let _ = line.socket.set_write_timeout(Some(LAST_PATIENCE));
             let _ = line.socket.set_nonblocking(false);

@@ -27,8 +27,9 @@ pub(super) enum TrainerMessage {
     },
     /// A step is done.
     Step {
-        /// Epochs done, with the fraction.
-        epoch: f64,
+        /// Epochs done, with the fraction, where that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        epoch: Option<f64>,
         /// Steps done.
         step: u64,
     },
@@ -160,7 +161,7 @@ mod tests {
         let read = progress(&bytes).unwrap();
         assert_eq!((read.dataset_size, read.samples_per_step), (Some(663), Some(8)));
 
-        let bytes = TrainerMessage::Step { epoch: 0.5, step: 7 }.to_bytes();
+        let bytes = TrainerMessage::Step { epoch: Some(0.5), step: 7 }.to_bytes();
         assert_eq!(text(&bytes), r#"{"epoch":0.5,"step":7}"#);
         assert_eq!(
             progress(&bytes),

@@ -19,7 +19,11 @@ pub(crate) use output::OutputParser;
 pub use pattern::{BadPattern, LinePattern, StepPatterns};
 
 use crate::RunFacts;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 /// Who said it, least trusted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,9 +113,40 @@ impl Steps {
     }
 }
 
+/// Steps of the recent past are remembered this finely ...
+const GRAIN: Duration = Duration::from_millis(5);
+/// ... and so many of them.
+const REMEMBERED: usize = 4096;
+
+/// When the step changed, as far as it is remembered.
+#[derive(Debug, Default)]
+struct History(VecDeque<(Instant, u64)>);
+
+impl History {
+    fn add(&mut self, at: Instant, step: u64) {
+        if let Some((since, last)) = self.0.back_mut()
+            && (*last == step || at.saturating_duration_since(*since) < GRAIN)
+        {
+            *last = step;
+            return;
+        }
+        if self.0.len() == REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, step));
+    }
+
+    /// The step at a moment; the earliest that is remembered for a moment before that.
+    fn at(&self, moment: Instant) -> Option<u64> {
+        let before = self.0.partition_point(|(since, _)| *since <= moment);
+        self.0.get(before.saturating_sub(1)).map(|(_, step)| *step)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     step: Steps,
+    history: History,
     epoch: Option<Told<f64>>,
     dataset_size: Option<Told<u64>>,
     samples_per_step: Option<Told<u64>>,
@@ -128,6 +163,9 @@ impl StepBoard {
         let mut state = self.state();
         if let Some(step) = progress.step {
             state.step.tell(step, by);
+            if let Some(told) = state.step.told {
+                state.history.add(Instant::now(), told.value);
+            }
         }
         tell(&mut state.epoch, progress.epoch.filter(|epoch| epoch.is_finite() && *epoch >= 0.0), by);
         tell(&mut state.dataset_size, progress.dataset_size.filter(|rows| *rows > 0), by);
@@ -147,6 +185,11 @@ impl StepBoard {
         Position { step, epoch: state.epoch.map(|told| told.value).or_else(derived) }
     }
 
+    /// The step that the run had reached at a moment of the recent past.
+    pub(crate) fn step_at(&self, moment: Instant) -> Option<u64> {
+        self.state().history.at(moment)
+    }
+
     /// `given` completed with what the sources said of the run; what the user gave stands.
     pub(crate) fn facts(&self, given: &RunFacts) -> RunFacts {
         let state = self.state();
@@ -163,6 +206,7 @@ impl StepBoard {
     pub(crate) fn restart(&self) {
         let mut state = self.state();
         state.step = Steps::default();
+        state.history = History::default();
         state.epoch = None;
     }
 
@@ -227,6 +271,21 @@ mod tests {
         for by in [StepSource::Pattern, StepSource::Socket] {
             assert_eq!(shown([(by, 7)].into_iter().chain(bar.clone())).last(), Some(&7));
         }
+    }
+
+    #[test]
+    fn the_step_of_a_past_moment_is_remembered() {
+        let begun = Instant::now();
+        let after = |milliseconds| begun + Duration::from_millis(milliseconds);
+        let mut history = History::default();
+        assert_eq!(history.at(begun), None);
+        for step in 1..=10_000 {
+            history.add(after(10 * step), step);
+        }
+        assert_eq!(history.at(after(99_999)), Some(9_999));
+        assert_eq!(history.at(after(100_000)), Some(10_000));
+        assert_eq!(history.at(after(10)), Some(10_001 - REMEMBERED as u64), "what came before is forgotten");
+        assert_eq!(history.0.len(), REMEMBERED);
     }
 
     #[test]

@@ -210,6 +210,9 @@ impl<'a, 'b> Attempt<'a, 'b> {
 
     fn show(&mut self, reading: &Reading) {
         self.supervisor.observer.reading(reading);
+        if let Some(who) = &self.supervisor.who {
+            who.reading(reading);
+        }
         let lost = self.supervisor.recorder.as_mut().and_then(Recorder::take_lost_trace);
         if let Some(error) = lost {
             self.supervisor.observer.event(&Event::TraceLost { error: error.to_string() });

@@ -12,6 +12,7 @@ mod guard;
 mod job;
 mod limit;
 mod mirror;
+mod own_limit;
 mod reserve;
 mod streams;
 mod terminal;
@@ -19,6 +20,7 @@ mod witness;
 
 pub use guard::{GuardProgram, run_guard};
 pub use limit::{Call, LimitWatch, TELL_LEVEL};
+pub use own_limit::OwnLimit;
 pub use streams::Passage;
 
 use crate::{
@@ -31,6 +33,7 @@ use crate::{
     socket::{SOCKET_VARIABLE, StepSocket},
     steps::{StepBoard, StepPatterns},
     wake::Wake,
+    who::Who,
 };
 use attempt::Attempt;
 use group::CommandGroup;
@@ -95,6 +98,8 @@ pub struct Orders {
     pub restart_args: Vec<OsString>,
     /// The user's patterns for steps and epochs in the output.
     pub patterns: StepPatterns,
+    /// Whether the command's Python processes are asked who holds the memory by which they grow.
+    pub who: bool,
 }
 
 /// How a run ended.
@@ -187,6 +192,8 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
     let board = StepBoard::default();
     let socket = StepSocket::bind(&folder.path().join("steps"), board.clone())
         .map_err(failed("make the step socket"))?;
+    let who = orders.who.then(|| Who::open(&folder.path().join("who"), board.clone())).transpose();
+    let who = who.map_err(failed("prepare to ask Python processes"))?;
     let Surroundings { wakes, sender, passage, trace, observer } = surroundings;
     let terminal = OurTerminal::open();
     let group = orders.facts.limit.filter(|_| orders.on_limit != OnLimit::Warn).and_then(CommandGroup::make);
@@ -203,6 +210,7 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         observer,
         board,
         socket,
+        who,
         control: folder.path().join("guard"),
         command,
         terminal,
@@ -211,6 +219,9 @@ pub fn run(orders: &Orders, surroundings: Surroundings<'_>) -> Result<Outcome, S
         user_stops: false,
     };
     let outcome = supervisor.run(trace);
+    if let Some(who) = &supervisor.who {
+        supervisor.observer.holders(&who.report());
+    }
     drop(supervisor);
     outcome
 }
@@ -237,6 +248,8 @@ struct Supervisor<'a> {
     observer: &'a mut dyn Observer,
     board: StepBoard,
     socket: StepSocket,
+    /// Asks who holds the memory, if that was ordered.
+    who: Option<Who>,
     /// The address at which the guard calls.
     control: PathBuf,
     command: CommandOrders,
@@ -294,7 +307,9 @@ impl Supervisor<'_> {
     }
 
     fn start(&mut self) -> Result<Job, SuperviseError> {
-        let environment: [(&str, &OsStr); 1] = [(SOCKET_VARIABLE, self.socket.path().as_os_str())];
+        let who = self.who.as_ref().map(Who::environment);
+        let mut environment: Vec<(&str, &OsStr)> = vec![(SOCKET_VARIABLE, self.socket.path().as_os_str())];
+        environment.extend(who.as_ref().map(|(name, value)| (*name, value.as_os_str())));
         let job = Job::start(&JobSetup {
             guard: &self.orders.guard,
             control: &self.control,

@@ -5,7 +5,6 @@
 use super::{
     curve::{Axis, median, quantile},
     fit::{Fit, Shape},
-    outlook::EPOCH_MARGIN,
     series::Span,
     study::{LEAST_PLACES, Study},
 };
@@ -173,7 +172,7 @@ fn filled(study: &Study) -> Option<Plateau> {
             * study.curve.length()
             * (end - 1.0).max(0.0);
     let bytes = now + to_come;
-    let step = study.epoch_steps.map(|steps| (study.origin + steps).round() as u64);
+    let step = study.first_pass.map(|pass| pass.end.round() as u64);
     let spread = Spread { low: (bytes - uncertainty).max(now), high: bytes + uncertainty };
     Some(plateau_of(bytes, spread, step))
 }
@@ -192,11 +191,9 @@ fn warmed_up(study: &Study) -> Option<Plateau> {
 /// The step from which an undecided run can be decided.
 pub fn decidable_at_step(study: &Study) -> Option<u64> {
     let Span { start: first, end: last } = study.curve.span;
-    let step = match study.epoch_steps {
+    let step = match study.first_pass {
         _ if study.axis == Axis::Seconds => return None,
-        Some(steps) if study.outlook.filling > 0.0 || last < study.origin + steps => {
-            study.origin + steps * (1.0 + EPOCH_MARGIN)
-        }
+        Some(pass) if study.outlook.filling > 0.0 || last < pass.end => pass.decidable,
         // A line that may be the fill of a dataset of unknown size: only the size decides it.
         None if study.outlook.filling > study.outlook.warming => return None,
         // A change of rate shows once it has lasted for half of what was seen.

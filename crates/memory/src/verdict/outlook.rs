@@ -52,9 +52,6 @@ const STOPPED_GROWTH: f64 = 0.3;
 /// A rate below this part of the earlier one has fallen by more than rows dealt out again to two workers
 /// explain.
 const KEPT_RATE: f64 = 0.4;
-/// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
-pub(super) const EPOCH_MARGIN: f64 = 0.10;
-
 /// Without steps, growth that ends before this part of the run was start-up.
 const STARTED: f64 = 0.05;
 
@@ -65,6 +62,8 @@ pub struct Situation {
     pub epoch: Option<Epoch>,
     /// Where rows began to be seen; 0 or a little less.
     pub origin: f64,
+    /// Where every row was seen once: the end of the first epoch, or later in a run that was resumed.
+    pub all_seen: Option<f64>,
     /// Place from which on a fill and a leak differ.
     pub decidable: Option<f64>,
     /// Probability that growth at a constant rate since the start is still a fill, where no epoch is known.
@@ -163,9 +162,12 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
         Shape::Line { .. } => going_on(curve, situation),
         Shape::Saturating { rise, tau, .. } => saturating(tau, rise, slight, situation),
         Shape::SaturatingLine { rise, tau, rate, .. } => {
-            /// The line must have been alone for this part of the curve.
+            /// The line must have been alone for this part of the curve ...
             const ALONE: f64 = 0.4;
+            /// ... unless the warm-up gave less than this part of what the line gave: no tail of it grows like that.
+            const BESIDE: f64 = 0.05;
             let over = OVER * tau;
+            let little = rise < BESIDE * rate && keeps_pace(curve, 0.0, situation);
             let slow = rate < STOPPED * (rise + rate);
             let on = if situation.forgiving && slow {
                 saturating(tau, rise, slight, situation)
@@ -176,6 +178,8 @@ pub fn outlook(fit: &Fit, curve: &Curve, situation: &Situation) -> Outlook {
             } else if situation.share < 1.0 && slow {
                 // The last of a warm-up bends too little to be told from a line.
                 WARM_UP_OR_LEAK
+            } else if little {
+                endless(situation, situation.origin, 1.0)
             } else if 1.0 - over > ALONE && keeps_pace(curve, over, situation) {
                 endless(situation, over, 1.0 - over)
             } else {
@@ -445,20 +449,25 @@ fn stopped_at(knee: f64, rate: f64, curve: &Curve, situation: &Situation) -> Out
         return STEADY;
     }
     if 1.0 - knee < (REST * (knee - situation.origin)).max(2.0 * situation.spacing) {
-        return endless(situation, situation.origin, 1.0);
+        // Where readings are far apart, few of them tell what came after the epoch.
+        let ends = [situation.epoch.map(|epoch| epoch.end), situation.all_seen];
+        let at_end = ends.into_iter().flatten().any(|end| (knee - end).abs() < situation.spacing);
+        return if at_end { FILL_OR_LEAK } else { endless(situation, situation.origin, 1.0) };
     }
     if !has_stopped(curve, knee, rate, situation) {
         return WARM_UP_OR_LEAK;
     }
-    match situation.epoch.map(|epoch| epoch.end) {
-        Some(epoch_end) => {
-            // Rows per step vary, and so does what a row costs: the knee need not be sharp.
-            let tolerance = 0.12 * (epoch_end - situation.origin) + 2.0 * situation.spacing;
-            if (knee - epoch_end).abs() <= tolerance { FILL } else { WARM_UP }
-        }
-        // It levelled off. Whether rows were the reason can only be said where the epoch is known.
-        None => WARM_UP,
-    }
+    // It levelled off. Whether rows were the reason can only be said where the epoch is known.
+    if ends_with_epoch(knee, 0.0, situation) { FILL } else { WARM_UP }
+}
+
+/// Whether growth that was last seen at `knee` ended with the first epoch; it may have gone on `unseen` for a while.
+fn ends_with_epoch(knee: f64, unseen: f64, situation: &Situation) -> bool {
+    situation.epoch.is_some_and(|Epoch { end, .. }| {
+        // Rows per step vary, and so does what a row costs: the knee need not be sharp.
+        let tolerance = 0.12 * (end - situation.origin) + 2.0 * situation.spacing;
+        (knee - tolerance..=knee + unseen + tolerance).contains(&end)
+    })
 }
 
 /// Jumps, levels between them.
@@ -479,14 +488,18 @@ fn climbing(stairs: &Stairs, material: f64, situation: &Situation) -> Outlook {
     let widest = gaps.iter().copied().fold(0.0, f64::max);
     let narrowest = gaps.iter().copied().fold(1.0, f64::min);
     let level_since = 1.0 - stairs.level_from(material.min(highest / 2.0));
-    if !falls && places.len() >= REGULAR && widest < 2.5 * narrowest && level_since < 1.6 * widest {
+    let is_regular = !falls && places.len() >= REGULAR && widest < 2.5 * narrowest;
+    if is_regular && level_since < 1.6 * widest {
         return endless(situation, situation.origin, 1.0);
     }
     // Records are broken ever more seldom: a pool that keeps the largest batch climbs early.
     let late: f64 = stairs.jumps().filter(|jump| jump.place > 0.5).map(|jump| jump.height).sum();
     let climbed: f64 = stairs.jumps().map(|jump| jump.height).sum();
     let late_is_small = late < EARLY * climbed;
-    if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
+    if is_regular && ends_with_epoch(1.0 - level_since, widest, situation) {
+        // Rows that are kept in pieces of many, such as huge pages.
+        FILL
+    } else if level_since > 0.3 || level_since > 1.5 * widest || (late_is_small && level_since > 0.1) {
         WARM_UP
     } else if stairs.rarer_climbs().is_some() && level_since > SEEN * situation.spacing {
         RARER

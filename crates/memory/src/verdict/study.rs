@@ -77,6 +77,8 @@ pub struct Study<'a> {
     pub origin: f64,
     /// Steps in an epoch, told or read from the samples.
     pub epoch_steps: Option<f64>,
+    /// When all rows were seen, where the epochs are known.
+    pub first_pass: Option<FirstPass>,
     /// What is known, as places on the curve.
     pub situation: Situation,
     /// Explanations, the most likely first; never empty.
@@ -142,15 +144,17 @@ impl<'a> Study<'a> {
     fn over(run: &Run<'a>, curve: Curve, risen: f64) -> Self {
         let Run { series, axis, facts, epoch_steps, span } = *run;
         let origin = origin(series, axis);
-        let end_of = |epochs: f64| epoch_steps.map(|steps| curve.place(origin + epochs * steps));
-        let epoch = end_of(1.0).map(|end| Epoch { start: curve.place(origin), end });
+        let first_pass = epoch_steps.map(|steps| FirstPass::of(series, origin, steps));
+        let epoch =
+            epoch_steps.map(|steps| Epoch { start: curve.place(origin), end: curve.place(origin + steps) });
         let Weighing { explanations: weighed, effective } =
             weigh::weigh(fit::explanations(&curve, epoch), &curve);
         let scatter = weigh::scatter(&weighed[0].fit, &curve);
         let situation = Situation {
             epoch,
             origin: curve.place(origin),
-            decidable: end_of(1.0 + outlook::EPOCH_MARGIN),
+            all_seen: first_pass.map(|pass| curve.place(pass.end)),
+            decidable: first_pass.map(|pass| curve.place(pass.decidable)),
             unknown_fill: unknown_fill(span.length(), axis),
             spacing: 1.0 / (curve.x.len() - 1) as f64,
             scatter,
@@ -173,6 +177,7 @@ impl<'a> Study<'a> {
             curve,
             origin,
             epoch_steps,
+            first_pass,
             situation,
             weighed,
             standstill,
@@ -255,6 +260,37 @@ pub(super) fn origin(series: &Series, axis: Axis) -> f64 {
     /// Logs begin with their first interval or, at a coarse one, a little later.
     const FIRST_GAPS: f64 = 3.0;
     if first <= FIRST_GAPS * gap { 0.0 } else { first - gap }
+}
+
+/// When all rows of a run were seen, in steps.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstPass {
+    /// The step by which every row was seen once.
+    pub end: f64,
+    /// The step from which on a fill and a leak differ.
+    pub decidable: f64,
+}
+
+impl FirstPass {
+    /// Of a run that saw its first rows at `origin`.
+    ///
+    /// A run that was resumed in the middle of an epoch sees the rest of it; the rows that it missed may come anywhere in the next.
+    fn of(series: &Series, origin: f64, epoch_steps: f64) -> Self {
+        /// So near to the start of an epoch, hardly any row is missed.
+        const AT_ITS_START: f64 = 0.05;
+        /// Past the end of the epoch by this part of its length, a fill would have stopped visibly.
+        const MARGIN: f64 = 0.10;
+        /// A fill in a resumed run slows down first, so that it takes longer to see that it stopped.
+        const RESUMED_MARGIN: f64 = 0.5;
+        if origin <= 0.0 {
+            let end = origin + epoch_steps;
+            return Self { end, decidable: end + MARGIN * epoch_steps };
+        }
+        // It was resumed at the step before its first reading, or earlier.
+        let resumed = series.bins().first().map_or(origin, |bin| bin.x.start - 1.0);
+        let end = ((resumed / epoch_steps - AT_ITS_START).ceil() + 1.0) * epoch_steps;
+        Self { end, decidable: end + RESUMED_MARGIN * epoch_steps }
+    }
 }
 
 /// How likely it is that growth at a constant rate, `length` long so far, is a fill of a dataset of unknown

@@ -225,8 +225,9 @@ fn rate(assessment: &Assessment) -> Option<String> {
 }
 
 fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
-    let steps = study.epoch_steps?;
-    let end = study.origin + steps;
+    // Where each step sees all of the data, there was no epoch to wait for.
+    let steps = study.epoch_steps.filter(|steps| *steps > 1.0)?;
+    let end = study.first_pass?.end;
     let told = match (study.facts.dataset_size, study.facts.samples_per_step) {
         (Some(rows), Some(per_step)) => format!("{}, {per_step} a step", counted(rows, "row")),
         _ if study.facts.steps_per_epoch.is_some() => format!("{steps:.1} steps each"),
@@ -238,7 +239,9 @@ fn epoch(study: &Study, assessment: &Assessment) -> Option<String> {
         Verdict::Undecided if study.curve.span.end < end => "which has not come yet",
         _ => return None,
     };
-    Some(format!("The first epoch ({told}) ends at step {end:.0}, {meaning}."))
+    let is_resumed = study.origin > 0.0;
+    let ends = if is_resumed { "The first whole epoch of the resumed run" } else { "The first epoch" };
+    Some(format!("{ends} ({told}) ends at step {end:.0}, {meaning}."))
 }
 
 /// An explanation in words.

@@ -373,6 +373,8 @@ pub enum Topic {
     Memory,
     /// A service that numbers are sent to.
     Logging,
+    /// What the engine says about itself.
+    Engine,
     /// What the demo does.
     Demo,
 }
@@ -431,8 +433,8 @@ pub struct MemoryVerdict {
     pub resident_bytes: u64,
     /// The most bytes resident, in all processes of the run.
     pub peak_bytes: u64,
-    /// Bytes planned for the peak.
-    pub plan_bytes: u64,
+    /// Bytes planned for the peak, where the engine plans.
+    pub plan_bytes: Option<u64>,
     /// The step since which memory is level, where it is.
     pub level_since_step: Option<u64>,
     /// Bytes that each step adds, where it grows.
@@ -458,7 +460,7 @@ impl fmt::Display for MemoryVerdict {
                 self.decidable_at_step.map_or(Ok(()), |step| write!(f, " until step {step}"))?;
             }
         }
-        write!(f, " (plan {})", ByteSize(self.plan_bytes))
+        self.plan_bytes.map_or(Ok(()), |plan| write!(f, " (plan {})", ByteSize(plan)))
     }
 }
 

@@ -49,6 +49,7 @@ mod numbers;
 mod optimizer;
 mod outputs;
 mod plan;
+mod python_engine;
 mod resume;
 mod rows;
 mod run;
@@ -61,7 +62,7 @@ mod trainer;
 // A run: what it takes, what it tells, how it ends.
 pub use cancel::Cancel;
 pub use event::{Event, Observer};
-pub use monitor::MemorySummary;
+pub use monitor::{MEMORY_TRACE, MemorySummary};
 pub use run::{RunError, RunReport, train};
 pub use trainer::{LogEntry, TrainerState};
 
@@ -74,9 +75,14 @@ pub mod events {
     };
 }
 
+/// Labels without the layout of JSON, for whoever makes batches without a run.
+pub mod selective {
+    pub use crate::selective_loss::{KeyFinder, Level, SelectiveLoss, Statistics, TokenBytes};
+}
+
 // Settings: options as people give them, and the run that they resolve to.
 pub use config::{
-    Checkpointing, ConfigError, EvalRows, EvalStrategy, FileError, FrontEndOptions, KeyError, Method,
+    Checkpointing, ConfigError, Engine, EvalRows, EvalStrategy, FileError, FrontEndOptions, KeyError, Method,
     NoFrontEnd, OnBadRow, OnMemoryLimit, OptionInfo, ReportTo, RunConfig, TrainOptions, ValueKind,
 };
 pub use schedule::Shape as ScheduleShape;
@@ -84,6 +90,7 @@ pub use selective_loss::Level as SelectiveLoss;
 
 // What can be wrong with a run, inside `RunError`.
 pub use checkpoint::CheckpointError;
+pub use python_engine::{PythonError, WorkerError};
 pub use resume::ResumeError;
 pub use run::{Longest, OutputError, Unusable};
 pub use schedule::ScheduleError;
@@ -93,7 +100,9 @@ pub use trainer::TrainError;
 pub use model_folder::{Difference, ModelFolder, ModelFolderError};
 
 // The memory of a run before it begins.
-pub use plan::{Least, LimitTooLow, Load, PlanReport, Setting, Source, SourceError, plan, room};
+pub use plan::{
+    Least, LimitTooLow, Load, PlanReport, Planned, PlannedError, Setting, Source, SourceError, plan, room,
+};
 pub use run::{RunData, open_data};
 
 // A model that answers, an adapter that becomes one with its base, and the whole of it in a few minutes.

@@ -13,9 +13,7 @@ use crate::{
 };
 use garden_memory::{
     Assessment, Progress, Reading, Recorder, RunFacts, StepBoard, StepSource, SupervisorLink, TraceHeader,
-    TraceWriter, natural_limit,
-    probe::Probe,
-    supervise::{Call, LimitWatch},
+    TraceWriter, probe::Probe, supervise::OwnLimit,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -32,7 +30,8 @@ const GRACE: Duration = Duration::from_secs(60);
 
 /// What the model's buffers held at the fullest moment of the last step, as their owner counts it. Between
 /// steps, when the monitor asks, none is in use.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct TensorMemory {
     /// Bytes in use at that moment.
     pub live: u64,
@@ -86,17 +85,17 @@ struct Effort {
     processes: u64,
 }
 
-/// Watches the memory of its own process.
+/// Watches the memory of its own process and of those that it started.
 pub struct MemoryMonitor<'a, 'o> {
     settings: MemoryConfig,
-    plan: u64,
+    plan: Option<u64>,
     folder: PathBuf,
     facts: RunFacts,
     earlier: Effort,
     announcer: &'a Announcer<'o>,
     board: StepBoard,
     recorder: Recorder,
-    limit: Option<LimitWatch>,
+    limit: OwnLimit,
     link: SupervisorLink,
     tensors: TensorUsage,
     last: Option<Reading>,
@@ -105,24 +104,24 @@ pub struct MemoryMonitor<'a, 'o> {
     curve: Vec<(f64, f64)>,
     peak: u64,
     start: Instant,
-    last_look: Duration,
     cost: Duration,
     cleanup: Duration,
     cleanups: u64,
 }
 
 impl<'a, 'o> MemoryMonitor<'a, 'o> {
-    /// Begins to watch. The trace goes to the run's folder once the run begins. `plan` is the expected peak;
-    /// `tensors` tells what the buffers hold.
+    /// Begins to watch. The trace goes to the run's folder once the run begins. `plan` is the expected peak,
+    /// where there is one; `tensors` tells what the buffers hold.
     pub fn start(
         settings: MemoryConfig,
         facts: RunFacts,
-        plan: u64,
+        plan: Option<u64>,
         folder: &Path,
         announcer: &'a Announcer<'o>,
         tensors: TensorUsage,
     ) -> Result<Self, BoxError> {
         let given = RunFacts { limit: settings.limit, ..facts };
+        let limit = OwnLimit::new(settings.limit, GRACE);
         let board = StepBoard::default();
         let probe = Probe::attach(std::process::id().cast_signed())?;
         let link = SupervisorLink::from_environment();
@@ -136,7 +135,7 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
             announcer,
             recorder: Recorder::new(probe, board.clone(), given, None),
             board,
-            limit: None,
+            limit,
             link,
             tensors,
             last: None,
@@ -145,7 +144,6 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
             curve: Vec::new(),
             peak: 0,
             start: Instant::now(),
-            last_look: Duration::ZERO,
             cost: Duration::ZERO,
             cleanup: Duration::ZERO,
             cleanups: 0,
@@ -227,28 +225,10 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
             self.curve.push((step as f64, sample.rss as f64));
             thin_out(&mut self.curve);
         }
-        let call = self.look(&reading);
+        let call = self.limit.judge(&mut self.recorder, &reading);
         self.last = Some(reading);
         self.cost += began.elapsed();
         Ok(call)
-    }
-
-    fn look(&mut self, reading: &Reading) -> Option<String> {
-        let nearest = natural_limit(&reading.snapshot).into_iter().chain(self.settings.limit).min()?;
-        let watch = self.limit.get_or_insert_with(|| LimitWatch::new(nearest, GRACE));
-        watch.set_limit(nearest);
-        watch.judge(reading);
-        let now = self.start.elapsed();
-        let until_next = now.saturating_sub(std::mem::replace(&mut self.last_look, now));
-        let mut call = watch.look(now, reading.snapshot.level, until_next);
-        if let Call::Measure(need) = call {
-            let measured = self.recorder.look(need).ok().flatten().filter(|snapshot| snapshot.measured);
-            call = measured.map_or(Call::Fine, |found| watch.decide(found.level.owned, until_next));
-        }
-        match call {
-            Call::Fine | Call::Measure(_) => None,
-            Call::Tell(reason) | Call::End(reason) => Some(reason),
-        }
     }
 
     fn clean_up(&mut self) {

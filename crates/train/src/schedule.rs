@@ -78,6 +78,11 @@ impl Schedule {
         Ok(Self { shape, peak, warmup, steps })
     }
 
+    /// Steps of the warm-up.
+    pub fn warmup(&self) -> u64 {
+        self.warmup
+    }
+
     /// The rate of the step with this index, the first being 0.
     pub fn rate(&self, step: u64) -> f64 {
         self.peak * self.factor(step)

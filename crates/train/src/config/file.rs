@@ -249,11 +249,23 @@ fn readable<T: DeserializeOwned>(key: &str, value: Value) -> Result<Value, Strin
         Value::String(text) => match (switch(text), text.trim().parse::<f64>()) {
             (Some(on), _) if read(&Value::Bool(on)).is_ok() => Some(Value::Bool(on)),
             (_, Ok(_)) => serde_json::from_str(text.trim()).ok(),
-            _ => Some(text.split(',').map(|word| Value::String(word.trim().into())).collect()),
+            _ => {
+                let words = || text.split(',').map(str::trim);
+                let numbers = words().map(|word| serde_json::from_str(word).ok().map(Value::Number));
+                let numbers: Option<Value> = numbers.collect();
+                let numbers = numbers.filter(|numbers| read(numbers).is_ok());
+                Some(numbers.unwrap_or_else(|| words().map(Value::from).collect()))
+            }
         },
         _ => None,
     };
-    other.filter(|other| read(other).is_ok()).ok_or(error)
+    let Some(other) = other else { return Err(error) };
+    match read(&other) {
+        Ok(_) => Ok(other),
+        // The list that the text stands for is the right form: a word of it is wrong.
+        Err(of_list) if other.is_array() && error.ends_with("expected a sequence") => Err(of_list),
+        Err(_) => Err(error),
+    }
 }
 
 /// A switch as YAML 1.1 and people write it.
@@ -331,6 +343,9 @@ mod tests {
         let expected = format!("key 'optim': 'magic' is not known; it can be {}", known.join(", "));
         assert!(error.contains(&expected), "{error}");
         assert!(read("use_rslora: maybe", "run.yaml").unwrap_err().contains("true or false is needed, not"));
+        // A text may stand for a list: what is wrong is then a word in it.
+        let error = read("report_to: wandb", "run.yaml").unwrap_err();
+        assert!(error.contains("key 'report_to': 'wandb' is not known; it can be "), "{error}");
         assert!(read("batch_size: 2.5", "run.yaml").unwrap_err().contains("not negative is needed, not 2.5"));
         assert!(read("seed: 99999999999999999999", "run.yaml").unwrap_err().contains("too large"));
         assert!(read("memory-limit = \"much\"", "a.toml").unwrap_err().contains("'much' is not a size"));
@@ -362,6 +377,8 @@ mod tests {
         let options = read(options, "run.yaml").unwrap();
         assert_eq!((options.max_bad_rows, options.learning_rate), (Some("0.02".into()), Some(2e-4)));
         assert_eq!((options.epochs, options.report_to.map(|to| to.len())), (Some(3.0), Some(1)));
+        let options = read("dataset_weights: 1, 2\n", "run.yaml").unwrap();
+        assert_eq!(options.dataset_weights, Some(vec![1, 2]));
         let options = "allow_remote_images: yes\nload_in_4bit: 'True'\nuse_rslora: off\nbatch_size: 2.0\n";
         let options = read(options, "run.yaml").unwrap();
         assert_eq!((options.allow_remote_images, options.load_in_4bit), (Some(true), Some(true)));

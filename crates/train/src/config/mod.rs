@@ -4,12 +4,14 @@
 //! the setting as a configuration file does.
 
 mod describe;
+mod engine;
 mod file;
 mod options;
 mod resolve;
 mod words;
 
 pub use describe::{OptionInfo, ValueKind};
+pub use engine::Engine;
 pub use file::{FileError, FrontEndOptions, KeyError, NoFrontEnd};
 pub use options::{Checkpointing, EvalStrategy, Method, OnBadRow, OnMemoryLimit, ReportTo, TrainOptions};
 
@@ -70,6 +72,16 @@ pub enum ConfigError {
     /// An adapter to start from that cannot be read.
     #[error("adapter: {0}")]
     Adapter(String),
+    /// An option that the engine cannot follow.
+    #[error("{setting} is not followed by engine {engine}: {reason}")]
+    NotFollowed {
+        /// The setting.
+        setting: &'static str,
+        /// The engine.
+        engine: Engine,
+        /// Why, and what to do instead.
+        reason: &'static str,
+    },
     /// An option that needs another one.
     #[error("{setting} needs {}", any_of.join(" or "))]
     Needs {
@@ -260,6 +272,11 @@ pub struct RunConfig {
     pub portions: Vec<Portion>,
     /// Where results go.
     pub output_dir: PathBuf,
+    /// What computes the steps.
+    pub engine: Engine,
+    /// The interpreter of an engine in Python, where the user names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<PathBuf>,
     /// Rows to evaluate on.
     pub eval_rows: EvalRows,
     /// What is trained.

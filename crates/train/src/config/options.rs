@@ -4,6 +4,7 @@
 //! has the defaults and the checks.
 
 use super::describe::OptionInfo;
+use super::engine::Engine;
 use crate::{optimizer::OptimizerKind, schedule::Shape, selective_loss::Level};
 use garden_data::{Columns, OnLongRow, TrainOn};
 use garden_memory::ByteSize;
@@ -146,6 +147,11 @@ options! {
         /// such as validation.
         #[arg(value_name = "SHARE|NAME")]
         eval_split: String,
+        /// What computes the steps: this program, or PyTorch in a Python process (native).
+        engine: Engine,
+        /// Interpreter for an engine in Python (that of VIRTUAL_ENV or CONDA_PREFIX, or python3 on PATH).
+        #[arg(value_name = "PATH")]
+        python: PathBuf,
     }
     "Length" {
         /// Passes over the data (3).

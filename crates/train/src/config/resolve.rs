@@ -24,6 +24,8 @@ impl RunConfig {
     /// Fills in defaults and refuses contradictions.
     pub fn resolve(options: TrainOptions) -> Result<Self, ConfigError> {
         let o = options;
+        let engine = o.engine.unwrap_or_default();
+        engine.check(&o)?;
         let eval_rows = eval_rows(&o)?;
         let has_eval = eval_rows != EvalRows::None;
         let config = Self {
@@ -42,6 +44,8 @@ impl RunConfig {
                 .ok_or(ConfigError::Missing("base-model"))?,
             dataset: o.dataset.ok_or(ConfigError::Missing("dataset"))?,
             output_dir: o.output_dir.ok_or(ConfigError::Missing("output-dir"))?,
+            engine,
+            python: o.python,
             method: o.method.unwrap_or_default(),
             epochs: within("epochs", o.epochs.unwrap_or(3.0), |x| x > 0.0 && x <= 1e6, "a number above 0")?,
             max_steps: o.max_steps.map(|steps| at_least_one("max-steps", steps)).transpose()?,

@@ -82,6 +82,7 @@ pub fn measure(
         max_restarts: 0,
         restart_args: Vec::new(),
         patterns: StepPatterns::default(),
+        who: false,
     };
     let mut notes = Notes { watcher, last: None, levels: Vec::new(), before_first_step: None };
     let surroundings =

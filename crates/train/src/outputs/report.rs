@@ -94,7 +94,7 @@ impl FinishedRun<'_> {
         chart.from_zero = true;
         chart.epochs = self.epochs();
         let levels = [
-            ("plan", Some(self.memory.verdict.plan_bytes), Meaning::Plan),
+            ("plan", self.memory.verdict.plan_bytes, Meaning::Plan),
             ("limit", self.memory.limit, Meaning::Limit),
         ];
         for (name, bytes, meaning) in levels {

@@ -167,7 +167,7 @@ mod tests {
                 verdict: Verdict::Steady,
                 resident_bytes: 1_210_000_000,
                 peak_bytes: 1_210_000_000,
-                plan_bytes: 1_300_000_000,
+                plan_bytes: Some(1_300_000_000),
                 level_since_step: Some(1),
                 growth_bytes_per_step: None,
                 decidable_at_step: None,

@@ -5,9 +5,11 @@
 //! same plan, so a run does what its plan says.
 
 mod least;
+mod planned;
 mod report;
 
 pub use least::{Least, Setting};
+pub use planned::{Planned, PlannedError};
 pub use report::PlanReport;
 
 use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig};

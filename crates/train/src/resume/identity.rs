@@ -3,7 +3,11 @@
 //! Every checkpoint carries it, so that a run is never continued from a checkpoint of another one.
 
 use super::{Change, Divergence, ResumeError, base, settings};
-use crate::{checkpoint::CheckpointError, config::RunConfig, run::RunError};
+use crate::{
+    checkpoint::CheckpointError,
+    config::{Engine, RunConfig},
+    run::RunError,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -45,8 +49,12 @@ impl RunIdentity {
             read => read.map_err(CheckpointError::io(&path))?,
         };
         let read = serde_json::from_slice::<Self>(&text).map_err(|error| error.to_string());
-        let known = read.and_then(|read| match read.format {
-            FORMAT => Ok(read),
+        let known = read.and_then(|mut read| match read.format {
+            FORMAT => {
+                // Checkpoints from before there was a choice.
+                read.settings.entry("engine".into()).or_insert_with(|| Engine::Native.to_string());
+                Ok(read)
+            }
             other => Err(format!("was written in format {other}; this version reads {FORMAT}")),
         });
         known.map(Some).map_err(|reason| CheckpointError::Damaged { path, reason })

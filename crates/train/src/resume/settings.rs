@@ -82,6 +82,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         EvalRows::Split(name) | EvalRows::Dataset { split: Some(name), .. } => name.clone(),
         EvalRows::None | EvalRows::Dataset { split: None, .. } => NONE.to_owned(),
     }),
+    fixed("engine", OPTIMIZER, |c| c.engine.to_string()),
+    free("python"),
     told("epochs", |c| c.epochs.to_string()),
     told("max_steps", |c| word(&c.max_steps)),
     fixed(ROWS_OF_A_STEP, STEPS, |c| counted(c.batch_size * c.accumulation, "row")),

@@ -19,9 +19,9 @@ use crate::{
     trainer::BatchSource,
 };
 use garden_data::{
-    BadRow, DataError, Dataset, DatasetOptions, Encoder, Measure, OnLongRow, Part, PixelLimits, Progress,
-    Purpose, Recipe, Role, RowCounts, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice,
-    Survey, SurveyOptions, fnv1a, shared_rows, survey,
+    BadRow, DataError, Dataset, DatasetOptions, Measure, OnLongRow, PixelLimits, Progress, Purpose, Recipe,
+    RowCounts, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice, Survey, SurveyOptions, fnv1a,
+    shared_rows, survey,
 };
 use garden_memory::counted;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     if config.data.selective_loss != Level::None {
         keys = selective_keys(&config.data, &dataset)?;
         let mut selective =
-            SelectiveLoss::new(config.data.selective_loss, keys.clone(), token_bytes(&recipe.encoder));
+            SelectiveLoss::new(config.data.selective_loss, keys.clone(), TokenBytes::of(&recipe.encoder));
         if let Some(row) = &mut survey.sample {
             row.encoded.trained = selective.learned(&row.encoded.ids, &row.encoded.trained);
             let bad = |error| DataError::Row { row: row.id.clone(), reason: BadRow::Text(error) };
@@ -225,11 +225,6 @@ fn check_parts(survey: &Survey, data: &DataConfig) -> Result<(), RunError> {
     Ok(())
 }
 
-fn token_bytes(encoder: &Encoder) -> TokenBytes {
-    let tokens: Vec<(u32, String)> = encoder.ordinary_tokens().collect();
-    TokenBytes::from_vocabulary(tokens.iter().map(|(id, text)| (*id, text.as_str())))
-}
-
 /// The keys given, or those that the first answers share.
 fn selective_keys(config: &DataConfig, dataset: &Arc<Dataset>) -> Result<Vec<String>, RunError> {
     if let Some(keys) = &config.selective_loss_keys {
@@ -243,13 +238,7 @@ fn selective_keys(config: &DataConfig, dataset: &Arc<Dataset>) -> Result<Vec<Str
     for row in 0..dataset.rows().min(ROWS_LOOKED_AT as u64) {
         // The loader reports a bad row, by the rule that the user chose.
         let Ok(row) = reader.read(row) else { continue };
-        for turn in row.conversation.turns.iter().filter(|turn| turn.role == Role::Assistant) {
-            let text = turn.parts.iter().filter_map(|part| match part {
-                Part::Text(text) => Some(text.as_str()),
-                Part::Image(_) => None,
-            });
-            finder.observe(&text.collect::<String>());
-        }
+        finder.observe_row(&row.conversation);
     }
     Ok(finder.keys())
 }

@@ -12,6 +12,7 @@ use crate::{
     model_folder::ModelFolderError,
     numbers::{none_can, verb},
     plan::LimitTooLow,
+    python_engine::{PythonError, WorkerError},
     resume::ResumeError,
     schedule::ScheduleError,
     trainer::{BoxError, TrainError},
@@ -95,6 +96,10 @@ pub enum RunError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Train(#[from] TrainError),
+    #[error(transparent)]
+    Python(#[from] PythonError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{0}")]

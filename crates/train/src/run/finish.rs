@@ -3,7 +3,7 @@
 //! Takes the last checkpoint, or the best one after early stopping, and writes its adapter, the base's
 //! tokenizer and processor files, the history, the model card and the report.
 
-use super::{Run, RunData, RunError, VisionModel};
+use super::{Run, RunData, RunError};
 use crate::{
     checkpoint::{Checkpoint, MANIFEST},
     event::Topic,
@@ -19,8 +19,18 @@ use std::{
 };
 
 /// Files of a checkpoint that only a resume needs.
-const ONLY_TO_RESUME: [&str; 5] =
-    [MANIFEST, SETTINGS_FILE, "optimizer.safetensors", "progress.json", "trainer_state.json"];
+const ONLY_TO_RESUME: [&str; 9] = [
+    MANIFEST,
+    SETTINGS_FILE,
+    "optimizer.safetensors",
+    "progress.json",
+    "trainer_state.json",
+    // Those of Hugging Face's Trainer.
+    "optimizer.pt",
+    "scheduler.pt",
+    "rng_state.pth",
+    "training_args.bin",
+];
 /// Written when all results are: holds the step of the last checkpoint.
 const FINISHED: &str = ".finished";
 
@@ -28,7 +38,7 @@ impl Run<'_, '_> {
     /// Writes the results; an interrupted run leaves them to the run that resumes it.
     pub(super) fn finish(
         &self,
-        model: &VisionModel,
+        parameters: (u64, u64),
         data: &RunData,
         base: &Path,
         outcome: &Outcome,
@@ -68,7 +78,7 @@ impl Run<'_, '_> {
             config: self.config,
             state: &outcome.state,
             memory,
-            parameters: model.parameters(),
+            parameters,
             rows: data.training.rows(),
             dropped: &dropped,
             delivered,

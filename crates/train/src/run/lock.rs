@@ -18,7 +18,7 @@ pub(super) const LOCK: &str = ".lock";
 /// Held while a run is at work in its folder.
 #[derive(Debug)]
 pub(super) struct FolderLock {
-    _file: File,
+    file: File,
     folder: PathBuf,
     /// Folders that were made for it, the innermost first.
     made: Vec<PathBuf>,
@@ -44,7 +44,7 @@ impl FolderLock {
             // A run that was just refused may have removed the file between our opening and our locking it.
             let ours = file.metadata().map_err(RunError::io(&path))?;
             if fs::metadata(&path).is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())) {
-                return Ok(Self { _file: file, folder: folder.to_owned(), made });
+                return Ok(Self { file, folder: folder.to_owned(), made });
             }
         }
     }
@@ -59,6 +59,8 @@ impl Drop for FolderLock {
             let _ = fs::remove_file(self.folder.join(LOCK));
             self.made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         }
+        // Closing would not do: a process that another thread is about to start has the file until it runs its program.
+        let _ = self.file.unlock();
     }
 }
 
@@ -75,6 +77,17 @@ mod tests {
         assert!(error.contains("another run is at work") && error.contains("output"), "{error}");
         drop(first);
         FolderLock::take(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_being_started_does_not_keep_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = FolderLock::take(dir.path()).unwrap();
+        // Between fork and exec, a child has every file of its parent.
+        let _of_child = lock.file.try_clone().unwrap();
+        fs::write(dir.path().join("metrics.jsonl"), "").unwrap();
+        drop(lock);
+        FolderLock::take(dir.path()).unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod report;
 pub use data::{RunData, open as open_data};
 pub use error::RunError;
 pub use longest::{Longest, Unusable};
-pub use model::VisionModel;
+pub use model::{VisionModel, first_adapter};
 pub use output::OutputError;
 pub use report::RunReport;
 
@@ -27,17 +27,18 @@ use crate::{
     config::RunConfig,
     event::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
     model_folder::ModelFolder,
-    monitor::{MemoryMonitor, MemorySummary},
+    monitor::{MemoryMonitor, MemorySummary, TensorUsage},
     outputs::loggers::Loggers,
+    python_engine::{Interpreter, PythonLearner},
     resume::{self, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
     schedule::Schedule,
     trainer::{
-        self, BatchSource, Callback, EarlyStopping, End, Outcome, StepPlan, TrainError, Trainer,
-        TrainerSettings, TrainingData,
+        self, BatchSource, Callback, EarlyStopping, End, Learner, NativeLearner, Outcome, StepPlan,
+        TrainError, Trainer, TrainerSettings, TrainingData,
     },
 };
-use garden_data::model_folder;
+use garden_data::{Batch, model_folder};
 use garden_memory::RunFacts;
 use garden_model::MemoryPlan;
 use lock::FolderLock;
@@ -71,6 +72,8 @@ fn run(
     if cancel.is_cancelled() {
         return RunReport::cancelled_early(output, None);
     }
+    // What is missing is said before anything is fetched.
+    let python = config.engine.is_python().then(|| Interpreter::find(config)).transpose()?;
     let base = model_folder(&config.base_model, announcer)?;
     output::check(config, &base)?;
     *lock = Some(FolderLock::take(output)?);
@@ -92,13 +95,49 @@ fn run(
     if cancel.is_cancelled() {
         return RunReport::cancelled_early(output, checkpoint);
     }
-    let mut model = run.load(&folder, &data)?;
-    if cancel.is_cancelled() {
+    let settings = run.trainer_settings(&data);
+    let Some(Trained { outcome, memory, parameters }) = (match &python {
+        None => {
+            let mut model = run.load(&folder, &data)?;
+            let about = Learned::native(&model);
+            run.train(&mut NativeLearner::new(&mut model, &settings), about, &mut data, &checkpoint, cancel)?
+        }
+        Some(python) => {
+            let Some(mut worker) = run.start(python, &folder, &data, cancel)? else {
+                return RunReport::cancelled_early(output, checkpoint);
+            };
+            let about = Learned { parameters: worker.parameters(), plan: None, usage: worker.usage() };
+            run.train(&mut worker, about, &mut data, &checkpoint, cancel)?
+        }
+    }) else {
         return RunReport::cancelled_early(output, checkpoint);
-    }
-    let (outcome, memory) = run.train(&mut model, &mut data, checkpoint.as_ref(), cancel)?;
-    run.finish(&model, &data, &base, &outcome, &memory)?;
+    };
+    run.finish(parameters, &data, &base, &outcome, &memory)?;
     Ok(RunReport::of(output, outcome, memory))
+}
+
+/// What a run knows of its learner besides how to train it.
+struct Learned {
+    /// Trained parameters, and all parameters.
+    parameters: (u64, u64),
+    /// Bytes planned for the peak.
+    plan: Option<u64>,
+    usage: TensorUsage,
+}
+
+impl Learned {
+    fn native(model: &VisionModel) -> Self {
+        let plan = Some(model.plan().total() as u64);
+        Self { parameters: model.parameters(), plan, usage: model.usage() }
+    }
+}
+
+/// What training came to.
+struct Trained {
+    outcome: Outcome,
+    memory: MemorySummary,
+    /// Trained parameters, and all parameters.
+    parameters: (u64, u64),
 }
 
 /// A run in progress.
@@ -109,7 +148,7 @@ struct Run<'a, 'o> {
     identity: RunIdentity,
 }
 
-impl Run<'_, '_> {
+impl<'a, 'o> Run<'a, 'o> {
     fn trainer_settings(&self, data: &RunData) -> TrainerSettings {
         TrainerSettings { data_fingerprint: data.fingerprint, ..self.config.trainer() }
     }
@@ -132,40 +171,77 @@ impl Run<'_, '_> {
         let model = VisionModel::load(config, folder, &data.load, |share| loading.advance_to(share));
         drop(loading);
         let model = model?;
-        let (trained_parameters, parameters) = model.parameters();
-        self.announcer.tell(Event::ModelLoaded(ModelLoaded {
-            base_model: config.base_model.clone(),
-            method: config.method,
-            parameters,
-            trained_parameters,
-            seconds: begun.elapsed().as_secs_f64(),
-        }));
+        self.tell_loaded(model.parameters(), begun);
         self.announcer.tell(Event::Plan(plan_event(model.plan())));
         Ok(model)
     }
 
-    fn train(
+    /// Starts the worker of an engine in Python and tells what its model is. It has no plan to tell. Gives nothing
+    /// if the run is to end before the worker is ready.
+    fn start(
         &self,
-        model: &mut VisionModel,
-        data: &mut RunData,
-        checkpoint: Option<&Checkpoint>,
+        python: &Interpreter,
+        folder: &ModelFolder,
+        data: &RunData,
         cancel: &Cancel,
-    ) -> Result<(Outcome, MemorySummary), RunError> {
+    ) -> Result<Option<PythonLearner<'a, 'o>>, RunError> {
+        let begun = Instant::now();
+        let loading = self.announcer.loading();
+        let (StepPlan { total, .. }, schedule) = self.schedule(data)?;
+        let worker =
+            PythonLearner::start(python, self.config, folder, &schedule, total, self.announcer, cancel);
+        drop(loading);
+        let worker = worker?;
+        if let Some(worker) = &worker {
+            self.tell_loaded(worker.parameters(), begun);
+        }
+        Ok(worker)
+    }
+
+    fn tell_loaded(&self, (trained_parameters, parameters): (u64, u64), begun: Instant) {
+        self.announcer.tell(Event::ModelLoaded(ModelLoaded {
+            base_model: self.config.base_model.clone(),
+            method: self.config.method,
+            parameters,
+            trained_parameters,
+            seconds: begun.elapsed().as_secs_f64(),
+        }));
+    }
+
+    /// The steps of the run, and their learning rates.
+    fn schedule(&self, data: &RunData) -> Result<(StepPlan, Schedule), RunError> {
+        let config = self.config;
+        let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
+        let steps = self.trainer_settings(data).steps(rows, batch_size);
+        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, steps.total)?;
+        Ok((steps, schedule))
+    }
+
+    /// Trains; nothing if the run was cancelled before its first step.
+    fn train<L: Learner<Batch = Batch>>(
+        &self,
+        learner: &mut L,
+        about: Learned,
+        data: &mut RunData,
+        checkpoint: &Option<Checkpoint>,
+        cancel: &Cancel,
+    ) -> Result<Option<Trained>, RunError> {
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
         let (config, announcer) = (self.config, self.announcer);
         let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
-        let StepPlan { per_epoch, total } = settings.steps(rows, batch_size);
-        let schedule = Schedule::new(config.schedule, config.learning_rate, config.warmup, total)?;
+        let (StepPlan { per_epoch, .. }, schedule) = self.schedule(data)?;
         let steps = StepsOfRun { steps_per_epoch: per_epoch, batch_size, accumulation: config.accumulation };
         let facts = RunFacts {
             dataset_size: Some(rows),
             samples_per_step: Some(batch_size * config.accumulation),
             ..RunFacts::default()
         };
-        let plan = model.plan().total() as u64;
         let output = &config.output_dir;
         let mut monitor =
-            MemoryMonitor::start(config.memory.clone(), facts, plan, output, announcer, model.usage())
+            MemoryMonitor::start(config.memory.clone(), facts, about.plan, output, announcer, about.usage)
                 .map_err(RunError::Other)?;
         let mut loggers = Loggers::new(output, &config.report_to, self.flat_settings(), announcer);
         let mut selective = SelectiveLog::new(data.training.selective_statistics());
@@ -180,14 +256,14 @@ impl Run<'_, '_> {
         // An observer that cancels on an event ends the run right after it.
         callbacks.push(&mut cancel);
         let rows = TrainingData { training: &mut data.training, evaluation: data.evaluation.as_mut() };
-        let mut trainer = Trainer::new(model, rows, settings, schedule, self.store.clone(), callbacks);
+        let mut trainer = Trainer::new(learner, rows, settings, schedule, self.store.clone(), callbacks);
         trainer.carry(SETTINGS_FILE, self.identity.to_bytes());
         if let Some(checkpoint) = checkpoint {
             trainer.resume(checkpoint)?;
         }
         let outcome = trainer.run().inspect_err(|error| self.remember_divergence(error))?;
         let memory = monitor.summary().map_err(RunError::Other)?;
-        Ok((outcome, memory))
+        Ok(Some(Trained { outcome, memory, parameters: about.parameters }))
     }
 
     /// Leaves a note beside the last checkpoint, so that the run is not repeated from it.

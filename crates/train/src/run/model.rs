@@ -123,7 +123,7 @@ impl VisionModel {
 }
 
 /// The adapter that training begins with: a fresh one, or the one to start from.
-fn first_adapter(config: &RunConfig, model: &ModelConfig) -> Result<Adapter, RunError> {
+pub fn first_adapter(config: &RunConfig, model: &ModelConfig) -> Result<Adapter, RunError> {
     let settings = config.lora.settings()?;
     let Some(dir) = &config.lora.adapter else {
         return Ok(Adapter::fresh(model, settings, config.seed)?);

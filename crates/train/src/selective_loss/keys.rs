@@ -4,6 +4,7 @@
 //! in an answer, however often it occurs there.
 
 use super::characters::classify;
+use garden_data::{Conversation, Part, Role};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that are looked at: enough to see a schema, few enough to cost nothing.
@@ -19,6 +20,22 @@ pub struct KeyFinder {
 }
 
 impl KeyFinder {
+    /// Looks at what the assistant says in a row.
+    pub fn observe_row(&mut self, row: &Conversation) {
+        for turn in row.turns.iter().filter(|turn| turn.role == Role::Assistant) {
+            let text = turn.parts.iter().filter_map(|part| match part {
+                Part::Text(text) => Some(text.as_str()),
+                Part::Image(_) => None,
+            });
+            self.observe(&text.collect::<String>());
+        }
+    }
+
+    /// Whether it has seen as many answers as it looks at: its keys are final.
+    pub fn is_done(&self) -> bool {
+        self.answers == ROWS_LOOKED_AT
+    }
+
     /// Looks at one answer; ignores those after the first [`ROWS_LOOKED_AT`].
     pub fn observe(&mut self, answer: &str) {
         if self.answers == ROWS_LOOKED_AT {

@@ -61,6 +61,11 @@ impl SelectiveLoss {
         Self { level, keys, tokens, statistics: Statistics::default(), text: Vec::new() }
     }
 
+    /// Replaces the keys that the aggressive level masks.
+    pub fn set_keys(&mut self, keys: impl IntoIterator<Item = String>) {
+        self.keys = keys.into_iter().map(String::into_bytes).collect();
+    }
+
     /// What was masked since the start.
     pub fn statistics(&self) -> Statistics {
         self.statistics

@@ -3,7 +3,7 @@
 //! Takes the vocabulary of a byte-level tokenizer and gives the exact text of any run of tokens, even where a
 //! character is split between two of them. Special tokens have no bytes: they are not text.
 
-use garden_data::token_bytes;
+use garden_data::{Encoder, token_bytes};
 
 /// Bytes by token id.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +12,12 @@ pub struct TokenBytes {
 }
 
 impl TokenBytes {
+    /// The table of a model's tokenizer.
+    pub fn of(encoder: &Encoder) -> Self {
+        let tokens: Vec<(u32, String)> = encoder.ordinary_tokens().collect();
+        Self::from_vocabulary(tokens.iter().map(|(id, text)| (*id, text.as_str())))
+    }
+
     /// A table from the written form of each ordinary token of a byte-level vocabulary (`Ġred`). The caller
     /// leaves special tokens out.
     pub fn from_vocabulary<'a>(vocabulary: impl IntoIterator<Item = (u32, &'a str)>) -> Self {

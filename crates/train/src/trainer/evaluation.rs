@@ -4,13 +4,13 @@
 //! best so far. A run that must end at once does not wait for an evaluation: a missing one is made when the
 //! run is resumed.
 
-use super::{BatchSource, BatchSums, BoxError, Control, TrainError, TrainableModel, Trainer};
+use super::{BatchSource, BatchSums, BoxError, Control, Learner, TrainError, Trainer};
 use crate::event::{Note, Topic};
 use garden_data::Position;
 use garden_memory::counted;
 use std::{collections::BTreeMap, time::Instant};
 
-impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
+impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
     /// Whether an evaluation was due at this very step and is missing because the run ended before it.
     pub(super) fn lacks_evaluation(&self) -> bool {
         let Position { epoch, row } = self.progress.position;
@@ -96,7 +96,7 @@ impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> 
         let Some(data) = self.evaluation.as_deref_mut() else { return Ok(None) };
         data.seek(Position::default())?;
         while let Some((batch, _)) = data.next()? {
-            sums += self.model.evaluate(&batch)?;
+            sums += self.learner.evaluate(&batch)?;
             data.recycle(batch);
             for callback in &mut self.callbacks {
                 callback.on_evaluation_batch(control)?;

@@ -7,7 +7,9 @@
 mod callback;
 mod end;
 mod evaluation;
+mod learner;
 mod model;
+mod native;
 mod progress;
 mod resume;
 mod save;
@@ -15,12 +17,14 @@ mod state;
 
 pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
 pub use end::{End, end_of};
+pub use learner::{Learner, Move, Moved, NotMoved};
 pub use model::{BatchSource, BatchSums, BoxError, TrainableModel};
+pub use native::NativeLearner;
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
-    optimizer::{AdamSettings, Optimizer, OptimizerKind, SquaredNorm},
+    optimizer::{AdamSettings, OptimizerKind},
     schedule::Schedule,
 };
 use garden_data::Position;
@@ -207,14 +211,12 @@ pub struct Outcome {
 }
 
 /// A run in progress.
-pub struct Trainer<'a, 'c, M: TrainableModel, S> {
-    model: &'a mut M,
+pub struct Trainer<'a, 'c, L: Learner, S> {
+    learner: &'a mut L,
     data: &'a mut S,
     evaluation: Option<&'a mut S>,
     settings: TrainerSettings,
     schedule: Schedule,
-    optimizer: Optimizer,
-    norm: SquaredNorm,
     callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     checkpoints: CheckpointStore,
     state: TrainerState,
@@ -226,10 +228,10 @@ pub struct Trainer<'a, 'c, M: TrainableModel, S> {
     carried: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c, M, S> {
+impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S> {
     /// Prepares a run. The schedule must cover the steps that [`TrainerSettings::steps`] gives.
     pub fn new(
-        model: &'a mut M,
+        learner: &'a mut L,
         data: TrainingData<'a, S>,
         settings: TrainerSettings,
         schedule: Schedule,
@@ -237,9 +239,6 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         callbacks: Vec<&'c mut (dyn Callback + 'c)>,
     ) -> Self {
         let TrainingData { training: data, evaluation } = data;
-        let mut shapes = Vec::new();
-        model.visit(&mut |tensor| shapes.push(tensor.shape));
-        let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
         let steps = settings.steps(data.usable_rows(), data.batch_size());
         let state = TrainerState {
             max_steps: steps.total,
@@ -253,13 +252,11 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             ..TrainerState::default()
         };
         Self {
-            model,
+            learner,
             data,
             evaluation,
             settings,
             schedule,
-            optimizer,
-            norm: SquaredNorm::default(),
             callbacks,
             checkpoints,
             state,
@@ -349,14 +346,14 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         let start = Instant::now();
         let mut facts = StepFacts::default();
         let mut batches = 0;
-        self.model.zero_gradients();
+        self.learner.begin_step();
         while batches < self.settings.accumulation {
             let asked = Instant::now();
             let next = self.data.next().map_err(failed)?;
             facts.data_seconds += asked.elapsed().as_secs_f64();
             let Some((batch, position)) = next else { break };
             let noise = mix(self.settings.seed, number, batches);
-            facts.sums += self.model.forward_backward(&batch, noise).map_err(failed)?;
+            facts.sums += self.learner.add(&batch, noise).map_err(failed)?;
             self.data.recycle(batch);
             self.progress.position = position;
             batches += 1;
@@ -365,7 +362,13 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
             return Ok(None);
         }
         facts.learning_rate = self.schedule.rate(self.state.global_step);
-        facts.gradient_norm = self.update(facts.learning_rate, facts.sums, number)?;
+        let how = Move { rate: facts.learning_rate, label_tokens: facts.sums.label_tokens };
+        let moved = self.learner.end_step(how).map_err(|error| match error {
+            NotMoved::Diverged { what, value } => TrainError::Diverged { step: number, what, value },
+            NotMoved::Failed(source) => failed(source),
+        })?;
+        facts.sums.loss = moved.loss;
+        facts.gradient_norm = moved.gradient_norm;
         facts.seconds = start.elapsed().as_secs_f64();
         if batches < self.settings.accumulation {
             // All rows left in the epoch were dropped.
@@ -373,30 +376,6 @@ impl<'a, 'c, M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'a, 'c
         }
         let epoch_ended = self.progress.position.epoch > epoch;
         Ok(Some((facts, epoch_ended)))
-    }
-
-    /// Clips the summed gradient and moves every tensor; gives the gradient's norm.
-    fn update(&mut self, rate: f64, sums: BatchSums, step: u64) -> Result<f64, TrainError> {
-        let loss = sums.mean_loss();
-        if !loss.is_finite() {
-            return Err(TrainError::Diverged { step, what: "loss", value: loss });
-        }
-        let scale = 1.0 / sums.label_tokens.max(1) as f64;
-        self.norm.clear();
-        self.model.visit(&mut |tensor| self.norm.add(tensor.gradient));
-        let norm = self.norm.norm(scale);
-        if !norm.is_finite() {
-            return Err(TrainError::Diverged { step, what: "gradient norm", value: norm });
-        }
-        let scale = (scale * SquaredNorm::factor(norm, self.settings.max_gradient_norm)) as f32;
-        let optimizer = &mut self.optimizer;
-        optimizer.begin_step();
-        let mut number = 0;
-        self.model.visit(&mut |tensor| {
-            optimizer.update(number, tensor, rate, scale);
-            number += 1;
-        });
-        Ok(norm)
     }
 
     fn after_step(&mut self, facts: &StepFacts, control: &mut Control) -> Result<(), TrainError> {

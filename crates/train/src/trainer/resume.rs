@@ -5,35 +5,21 @@
 //! in another.
 
 use super::{
-    BatchSource, BoxError, LogEntry, TRAINER_STATE, TrainError, TrainableModel, Trainer, TrainerSettings,
+    BatchSource, BoxError, Learner, LogEntry, TRAINER_STATE, TrainError, Trainer, TrainerSettings,
     TrainerState,
     progress::{PROGRESS, Progress},
-    save::OPTIMIZER,
 };
 use crate::checkpoint::{Checkpoint, CheckpointError};
-use garden_model::{TensorFile, TensorFileError};
 use std::path::Path;
 
-impl<M: TrainableModel, S: BatchSource<Batch = M::Batch>> Trainer<'_, '_, M, S> {
-    fn load_optimizer(&mut self, path: &Path) -> Result<(), TensorFileError> {
-        let file = TensorFile::open(path)?;
-        for (number, name) in self.tensor_names().iter().enumerate() {
-            for (part, values) in self.optimizer.state_mut(number) {
-                file.read_into(&format!("{name}.{part}"), values.dtype(), values.bytes_mut())?;
-            }
-        }
-        Ok(())
-    }
-
+impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
     /// Continues from a checkpoint whose sums were checked.
     pub fn resume(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
         let dir = &checkpoint.path;
         let contents = |error: BoxError| CheckpointError::Contents(error);
-        self.model.load(dir).map_err(contents)?;
-        self.load_optimizer(&dir.join(OPTIMIZER)).map_err(|error| contents(error.into()))?;
         self.progress = read_json(&dir.join(PROGRESS))?;
         self.progress.position = self.progress.position.normalised(self.data.rows());
-        self.optimizer.set_step(self.progress.optimizer_step);
+        self.learner.load(dir, self.progress.optimizer_step).map_err(contents)?;
         check_same_rows(&self.progress, &self.settings, dir)?;
         let saved: TrainerState = read_json(&dir.join(TRAINER_STATE))?;
         // What was reached comes from the checkpoint, what is planned from this run's settings.

@@ -221,7 +221,8 @@ fn train(
     let found = store.newest().unwrap();
     let schedule = schedule(&settings, data);
     let rows = TrainingData { training: data, evaluation };
-    let mut trainer = Trainer::new(&mut model, rows, settings, schedule, store, callbacks);
+    let mut learner = NativeLearner::new(&mut model, &settings);
+    let mut trainer = Trainer::new(&mut learner, rows, settings, schedule, store, callbacks);
     if let Some(checkpoint) = &found.newest {
         trainer.resume(checkpoint)?;
     }
@@ -563,8 +564,9 @@ fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_sam
     std::fs::write(&path, progress.to_string()).unwrap();
     let (mut model, mut data) = (ToyModel::new(), rows());
     let schedule = schedule(&settings(), &data);
+    let mut learner = NativeLearner::new(&mut model, &settings());
     let mut trainer = Trainer::new(
-        &mut model,
+        &mut learner,
         TrainingData { training: &mut data, evaluation: None },
         settings(),
         schedule,

@@ -15,9 +15,9 @@ use std::{
 };
 
 /// Types of the fields of each event, by their paths: `image_sizes[].width`.
-type Schema = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub type Schema = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-fn documented() -> Schema {
+pub fn documented() -> Schema {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");
     let mut schema = Schema::new();
     let mut event = None;
@@ -54,7 +54,7 @@ fn leaves(path: &str, value: &Value, found: &mut Vec<(String, &'static str)>) {
 }
 
 /// Holds one line against the page, and remembers what was seen.
-fn check(line: &str, schema: &Schema, seen: &mut BTreeSet<(String, String)>) {
+pub fn check(line: &str, schema: &Schema, seen: &mut BTreeSet<(String, String)>) {
     let record: Record = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
     assert_eq!(record.version, EVENT_VERSION);
     let mut value: Value = serde_json::from_str(line).unwrap();

@@ -3,3 +3,4 @@
 mod events;
 mod garden;
 mod library;
+mod python_engine;

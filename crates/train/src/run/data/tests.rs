@@ -5,7 +5,7 @@ use crate::{
     config::TrainOptions,
     testing::{answered, open_rows, tiny_model},
 };
-use garden_data::Position;
+use garden_data::{Encoder, Position};
 use tempfile::TempDir;
 
 const ROWS: usize = 100;

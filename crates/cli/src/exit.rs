@@ -18,7 +18,7 @@ pub const INTERRUPTED: u8 = 130;
 pub const HELP: &str = "\
 Exit codes:
   0   done; for `memory analyze`: steady, or bounded and it fits
-  1   the answer is bad news: a leak, a bad row in a dataset
+  1   the answer is bad news: a leak, a bad row in a dataset, memory that is worse than --expect
   2   wrong use, or input that cannot be read
   3   undecided
   4   bounded, but it will not fit the limit

@@ -1,8 +1,9 @@
 //! `model-garden serve`: the job server.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use garden_memory::{ByteSize, report::duration};
 use garden_server::{Listening, Runner, ServeConfig, keys};
+use garden_train::Engine;
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -19,6 +20,8 @@ Examples:
       a key for somebody; a server that is running knows it at once
   model-garden serve --host 0.0.0.0 --allowed-host gpu.example.org
       for others too: an address that others reach needs a key
+  model-garden serve --models-dir ~/models --python ~/torch/bin/python
+      jobs may ask for engine transformers: PyTorch on this machine's GPU
 
 Everything is in the data folder, and a server may be killed at any moment and started again.
 Ctrl-C, SIGTERM or closing the terminal lets answers under way finish and jobs write their
@@ -116,6 +119,12 @@ struct Flags {
     /// Requests a second from one client; 0 takes any number.
     #[arg(long, default_value_t = 100, value_name = "N")]
     rate_limit: u32,
+    /// Offer engines in Python for jobs, with this interpreter; clients choose the engine, never the interpreter.
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// What computes the steps of a job that does not say.
+    #[arg(long, value_enum, default_value = "native")]
+    engine: Engine,
 }
 
 /// `--runner`.
@@ -184,6 +193,10 @@ impl Place {
 impl Flags {
     fn config(self) -> Result<ServeConfig> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
+        if self.engine.is_python() && self.python.is_none() {
+            bail!("--engine {} needs --python: the interpreter whose packages it uses", self.engine);
+        }
+        let python = self.python.map(std::path::absolute).transpose().context("--python")?;
         let defaults = ServeConfig::new(self.place.folder()?, program);
         Ok(ServeConfig {
             host: self.host,
@@ -197,6 +210,8 @@ impl Flags {
             max_upload: self.max_upload.0,
             rate_limit: self.rate_limit,
             sbatch: self.sbatch,
+            engine: self.engine,
+            python,
             runner: match self.runner {
                 RunnerName::Local => Runner::Local,
                 RunnerName::Slurm => Runner::Slurm,

@@ -14,7 +14,7 @@ use std::{
 use support::{Finished, model_garden};
 
 /// Guides, in the order in which a reader would follow them: what one makes, a later one uses.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "docs/memory.md",
     "docs/memory-watch.md",
     "docs/memory-socket.md",
@@ -23,6 +23,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs/troubleshooting.md",
     "docs/memory-plan.md",
     "docs/generation.md",
+    "docs/memory-who.md",
 ];
 /// What a newcomer follows from top to bottom, in a clone and with nothing prepared.
 const README: &str = "README.md";
@@ -31,7 +32,9 @@ const README: &str = "README.md";
 const RUN_ELSEWHERE: [&str; 1] = ["model-garden demo"];
 
 /// What a command becomes so that it ends by itself, and soon.
-const SUBSTITUTES: [(&str, &str); 4] = [
+const SUBSTITUTES: [(&str, &str); 5] = [
+    // Needs PyTorch; peers/test_python_engine.py runs it.
+    (" --engine transformers --python ~/torch/bin/python", ""),
     ("isolate --dataset", "isolate --rows 4 --dataset"),
     ("cargo run --release -- ", "model-garden "),
     ("--pid 177381", "--duration 1s --pid $TRAINING"),
@@ -228,8 +231,9 @@ fn all_documents_are_looked_at() {
         .filter(|path| !commands(&fs::read_to_string(path).expect("a document")).is_empty());
     for path in with_commands {
         let name = format!("docs/{}", path.file_name().expect("a name").to_string_lossy());
-        // The guide to the server shows tours of several programs at once: `server/test_docs.py` runs them.
-        if name == "docs/server.md" {
+        // The guides to the server and to Python show tours of other programs: `server/test_docs.py` and
+        // `peers/test_python_docs.py` run them.
+        if ["docs/server.md", "docs/python.md"].contains(&name.as_str()) {
             continue;
         }
         assert!(DOCUMENTS.contains(&name.as_str()), "{name} shows commands that nothing runs");

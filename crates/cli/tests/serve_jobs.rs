@@ -5,7 +5,7 @@ mod support;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::{fs, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 use support::{
     Finished, model_garden,
     server::{Server, kill_9},
@@ -63,6 +63,51 @@ fn a_job_lives_from_the_queue_to_a_model() {
     let (code, _) = server.ask("DELETE", &format!("/v1/fine_tuning/jobs/{first}"), None);
     assert_eq!(code, 200);
     assert_eq!(server.ask("GET", &format!("/v1/models/{encoded}"), None).0, 404);
+}
+
+/// An interpreter whose worker speaks the messages of an engine in Python and learns nothing.
+fn fake_python(folder: &Path) -> String {
+    let script = folder.join("fake_worker.py");
+    fs::write(&script, include_str!("../../train/tests/runs/fake_worker.py")).unwrap();
+    let plan = json!({"version": env!("CARGO_PKG_VERSION")});
+    let run = format!("#!/bin/sh\nFAKE_WORKER_PLAN='{plan}' exec python3 {} \"$@\"\n", script.display());
+    let path = folder.join("python");
+    fs::write(&path, run).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_job_may_have_an_engine_in_python_with_the_servers_interpreter() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(16, &["--python", &fake_python(folder.path())]);
+    let options = server.get("/v1/garden/options");
+    let keys: Vec<&str> =
+        options["data"].as_array().unwrap().iter().filter_map(|o| o["key"].as_str()).collect();
+    assert!(keys.contains(&"engine") && !keys.contains(&"python"), "{keys:?}");
+    let file = server.upload();
+    let ask = |more: Value| {
+        let mut body =
+            json!({"model": "tiny", "training_file": file, "engine": "transformers", "max_steps": 4});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.ask("POST", "/v1/fine_tuning/jobs", Some(&body))
+    };
+    for (more, param) in [
+        (json!({}), "memory_budget"),
+        (json!({"memory_budget": "400MB", "python": "/bin/sh"}), "python"),
+        (json!({"memory_budget": "400MB", "cleanup_every": 3}), "cleanup_every"),
+    ] {
+        let (code, refused) = ask(more);
+        assert_eq!((code, refused["error"]["param"].as_str()), (400, Some(param)), "{refused:#}");
+    }
+    let (_, job) = ask(json!({"memory_budget": "400MB"}));
+    let id = job["id"].as_str().unwrap_or_else(|| panic!("{job:#}"));
+    let done = server.wait_until_over(id);
+    assert_eq!(status(&done), "succeeded", "{done:#}");
+    let asked = fs::read_to_string(folder.path().join("requests.jsonl")).unwrap();
+    assert_eq!(asked.lines().filter(|line| line.contains("\"step\"")).count(), 4);
+    let plan = fs::read_to_string(server.data("jobs").join(id).join("plan.json")).unwrap();
+    assert!(plan.contains("reserved") && plan.contains("400000000"), "{plan}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What a server is told when it starts.
 
+use crate::job::settings::Engines;
+use garden_train::Engine;
 use std::{
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
@@ -46,6 +48,10 @@ pub struct ServeConfig {
     pub rate_limit: u32,
     /// Answers that stream at once.
     pub max_streams: usize,
+    /// What computes the steps of a job that does not say.
+    pub engine: Engine,
+    /// The interpreter for engines in Python; without it there are none.
+    pub python: Option<PathBuf>,
     /// The `model-garden` program, which the server starts again for each job and each model in use.
     pub program: PathBuf,
 }
@@ -68,8 +74,15 @@ impl ServeConfig {
             max_upload: 8 << 30,
             rate_limit: 100,
             max_streams: 1024,
+            engine: Engine::Native,
+            python: None,
             program,
         }
+    }
+
+    /// The engines that jobs may have.
+    pub(crate) fn engines(&self) -> Engines {
+        Engines { default: self.engine, python: self.python.clone() }
     }
 
     /// Whether nobody but the users of this machine can come, as long as there are no keys. A server that

@@ -4,8 +4,8 @@ use super::{Advice, data};
 use garden_data::RowError;
 use garden_memory::ByteSize;
 use garden_train::{
-    CheckpointError, ConfigError, LimitTooLow, Longest, OutputError, ResumeError, RunError, ScheduleError,
-    TrainError, Unusable, events::Topic,
+    CheckpointError, ConfigError, LimitTooLow, Longest, OutputError, PythonError, ResumeError, RunError,
+    ScheduleError, TrainError, Unusable, events::Topic,
 };
 use std::error::Error;
 
@@ -30,6 +30,7 @@ pub fn advice(error: &(dyn Error + 'static)) -> Option<Advice> {
         .or_else(|| error.downcast_ref().and_then(about_training))
         .or_else(|| error.downcast_ref().and_then(about_resuming))
         .or_else(|| error.downcast_ref().map(about_schedule))
+        .or_else(|| error.downcast_ref().and_then(about_python))
         .or_else(|| error.downcast_ref().and_then(about_checkpoint));
     also.map(Advice::Also)
 }
@@ -47,6 +48,7 @@ fn inside<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
             RunError::Output(inner) => inner,
             RunError::Checkpoint(inner) => inner,
             RunError::Train(inner) => inner,
+            RunError::Python(inner) => inner,
             RunError::Other(inner) => inner.as_ref(),
             _ => return None,
         })
@@ -87,6 +89,10 @@ fn with_flags(error: &ConfigError) -> String {
             "--{setting} {asked} contradicts --adapter {}, which has {has}: leave --{setting} out",
             adapter.display()
         ),
+        ConfigError::NotFollowed { setting, engine, reason } => {
+            let reason = reason.replace("memory-limit", "--memory-limit");
+            format!("--{setting} is not followed by --engine {engine}: {reason}")
+        }
         ConfigError::Needs { setting, any_of } => {
             let any_of: Vec<String> = any_of.iter().map(|setting| format!("--{setting}")).collect();
             format!("--{setting} needs {}", any_of.join(" or "))
@@ -201,6 +207,13 @@ fn about_schedule(error: &ScheduleError) -> String {
     match error {
         ScheduleError::Ratio(_) => "--warmup-ratio sets it".to_owned(),
         _ => "--learning-rate sets it".to_owned(),
+    }
+}
+
+fn about_python(error: &PythonError) -> Option<String> {
+    match error {
+        PythonError::NoCuda { .. } => Some("--engine chooses it".to_owned()),
+        _ => Some("--python names another interpreter".to_owned()),
     }
 }
 

@@ -6,12 +6,9 @@ use crate::{
     flags::RunFlags,
     progress::{Bars, Format},
 };
-use anyhow::Result;
-use garden_train::{
-    ConfigError, Least, Load, ModelFolder, PlanReport, RunConfig, Setting, Source, TrainOptions, open_data,
-    plan, room,
-};
-use std::{path::Path, process::ExitCode};
+use anyhow::{Error, Result};
+use garden_train::{Planned, PlannedError, Setting};
+use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,28 +40,8 @@ pub struct Args {
 /// Plans and prints.
 pub fn run(args: Args) -> Result<ExitCode> {
     let (options, _) = args.run.options()?;
-    let has_rows = options.dataset.is_some();
-    check_rows(&options, args.image_tokens)?;
-    let config = RunConfig::resolve(TrainOptions {
-        // A plan needs neither, but a run's settings are complete only with both.
-        dataset: options.dataset.or_else(|| Some(String::new())),
-        output_dir: options.output_dir.or_else(|| Some(Default::default())),
-        ..options
-    })?;
-    let (model, source) = Source::find(&config.base_model)?;
-    let (load, one_row) = if has_rows {
-        let folder = ModelFolder::open(Path::new(&config.base_model))?;
-        let data = open_data(&config, &folder, &Bars::default())?;
-        (data.load, data.one_row)
-    } else {
-        let assumed = |rows| Load::assumed(&model, rows, config.data.max_seq_length, args.image_tokens);
-        (assumed(config.batch_size), assumed(1))
-    };
-    let room = room();
-    let least = &Least::of(&config, &model, &source, &one_row)?;
-    let plan = &plan(&config, &model, source, &load, room)?;
-    let name = &config.base_model;
-    let report = PlanReport { name, config: &config, model: &model, load: &load, plan, room, least, written };
+    let planned = Planned::of(options, args.image_tokens, &Bars::default()).map_err(cause)?;
+    let report = planned.report(written);
     match args.format {
         Format::Json => println!("{:#}", report.json()),
         Format::Text => print!("{}", report.text(style())),
@@ -72,26 +49,22 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(if report.fits() { ExitCode::SUCCESS } else { ExitCode::from(exit::WILL_NOT_FIT) })
 }
 
+/// The error itself: advice is about what went wrong, not about who asked.
+fn cause(error: PlannedError) -> Error {
+    match error {
+        PlannedError::NoPlan(_) => error.into(),
+        PlannedError::Config(error) => error.into(),
+        PlannedError::Source(error) => error.into(),
+        PlannedError::Folder(error) => error.into(),
+        PlannedError::Data(error) => error.into(),
+        PlannedError::Plan(error) => error.into(),
+    }
+}
+
 /// A setting as a flag.
 fn written(setting: &Setting) -> String {
     match setting.value.as_str() {
         "true" => format!("--{}", setting.name),
         value => format!("--{} {value}", setting.name),
-    }
-}
-
-/// Refuses flags about rows that would have no effect: rows are either given or assumed.
-fn check_rows(options: &TrainOptions, image_tokens: Option<usize>) -> Result<(), ConfigError> {
-    let of_rows = [
-        ("eval-dataset", options.eval_dataset.is_some()),
-        ("split", options.split.is_some()),
-        ("image-root", options.image_root.is_some()),
-        ("min-pixels", options.min_pixels.is_some()),
-        ("max-pixels", options.max_pixels.is_some()),
-    ];
-    match (&options.dataset, of_rows.into_iter().find(|(_, given)| *given)) {
-        (Some(_), _) if image_tokens.is_some() => Err(ConfigError::Conflict("image-tokens", "dataset")),
-        (None, Some((flag, _))) => Err(ConfigError::Needs { setting: flag, any_of: &["dataset"] }),
-        _ => Ok(()),
     }
 }

@@ -5,10 +5,11 @@ use super::{
     options::{Format, Options, Patterns, parse_duration},
     overwrite::Input,
 };
+use crate::exit;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use garden_memory::{
-    StopSignal, listen,
+    Expectation, StopSignal, Verdict, listen,
     supervise::{self, GuardProgram, OnLimit, Orders, Surroundings, run_guard},
 };
 use std::{
@@ -24,13 +25,16 @@ Examples:
   model-garden memory run -- python train.py
   model-garden memory run --dataset-size 663 --samples-per-step 8 --out run.jsonl -- python train.py
   model-garden memory run --leave-free 2GB -- python train.py
+  model-garden memory run --who -- python train.py
   model-garden memory run --limit 30GB --on-limit restart --restart-arg=--resume -- python train.py
+  model-garden memory run --expect steady --interval 100ms -- python test_loader.py
 
 The command keeps the terminal: it can prompt, page, and take Ctrl-C and Ctrl-Z. Output and signals pass
 through; lines about memory go to standard error. With --format tui the screen takes the terminal, so a prompt fails.
 The command is told of its limit by a signal and by a message on the socket in MODEL_GARDEN_SOCKET (see
 docs/memory-socket.md).
-Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.";
+Exit code: the command's own, 128 + n if signal n ended it, 75 if it was stopped at its limit, 2 if it could not be started.
+With --expect, for a command that ended with 0: 1 if its memory was worse than expected, 3 if it is too early to tell.";
 
 /// What to do at the limit.
 #[derive(Clone, Copy, ValueEnum)]
@@ -41,6 +45,24 @@ enum LimitAction {
     Restart,
     /// Only warn.
     Warn,
+}
+
+/// What is expected of the command's memory.
+#[derive(Clone, Copy, ValueEnum)]
+enum Expect {
+    /// Level by the end: steady, a sawtooth, or a warm-up or fill that has stopped.
+    Steady,
+    /// No leak; growth may still be going on at the end.
+    Bounded,
+}
+
+impl From<Expect> for Expectation {
+    fn from(expect: Expect) -> Self {
+        match expect {
+            Expect::Steady => Self::Steady,
+            Expect::Bounded => Self::Bounded,
+        }
+    }
 }
 
 /// Flags of `memory run`.
@@ -68,6 +90,13 @@ pub struct Args {
     /// several times.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     restart_arg: Vec<OsString>,
+    /// Fail if the last verdict is worse than this: a test for CI. A command's own failure comes first.
+    #[arg(long, value_enum, value_name = "VERDICT")]
+    expect: Option<Expect>,
+    /// Ask the command's Python processes who holds the memory by which they grow: the summary names the list, the attribute or the
+    /// cache, and where it is stored. The script needs no change. See docs/memory-who.md.
+    #[arg(long)]
+    who: bool,
     #[command(flatten)]
     patterns: Patterns,
     /// The command and its arguments.
@@ -98,6 +127,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         max_restarts: args.max_restarts,
         restart_args: args.restart_arg,
         patterns: args.patterns.steps(),
+        who: args.who,
     };
     let (sender, wakes) = channel();
     listen(sender.clone()).context("cannot listen for signals")?;
@@ -107,11 +137,35 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let begun = Instant::now();
     let outcome = supervise::run(&orders, surroundings);
     let how = outcome.as_ref().ok().map(ToString::to_string);
+    let succeeded = outcome.as_ref().is_ok_and(|outcome| outcome.exit_code() == 0);
+    let missed = args.expect.filter(|_| succeeded).and_then(|expect| missed(expect, &mut view));
     view.close(&Ending { how: how.as_deref(), after: begun.elapsed() });
     let outcome = outcome?;
     supervise::end_like(outcome);
     // Codes above 255 do not exist; a shell would cut them in the same way.
-    Ok(ExitCode::from(outcome.exit_code() as u8))
+    Ok(missed.unwrap_or_else(|| ExitCode::from(outcome.exit_code() as u8)))
+}
+
+/// Says in which way memory was not as expected, and gives the exit code for that.
+fn missed(expect: Expect, view: &mut View) -> Option<ExitCode> {
+    let wanted = expect.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+    let found = view.assessment();
+    let (found, code) = match found.map(|assessment| (assessment, assessment.meets(expect.into()))) {
+        Some((_, Some(true))) => return None,
+        Some((found, Some(false))) if found.verdict == Verdict::Undecided => {
+            (format!("still grows ({})", found.ending()), exit::NEGATIVE)
+        }
+        Some((found, Some(false))) => {
+            (format!("was not, {}: {}", found.meaning, found.ending()), exit::NEGATIVE)
+        }
+        Some((found, None)) => (
+            format!("cannot be told yet ({}): run longer, or take readings more often", found.ending()),
+            exit::UNDECIDED,
+        ),
+        None => ("cannot be told: it ended before its first reading".to_owned(), exit::UNDECIDED),
+    };
+    view.note(&format!("memory was expected to be {wanted}; it {found}"));
+    Some(code.into())
 }
 
 /// A word of the command and, for `--config=train.yaml`, the part after the `=`: both may name a file.

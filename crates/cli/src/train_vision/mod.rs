@@ -26,6 +26,7 @@ Examples:
   model-garden train-vision --base-model models/qwen --dataset rows.jsonl --output-dir out
   model-garden train-vision --config run.toml --learning-rate 1e-4
   model-garden train-vision --base-model models/qwen --dataset rows.jsonl --output-dir out --load-in-4bit --eval-split 5%
+  model-garden train-vision --config run.toml --engine transformers --python ~/torch/bin/python
   model-garden memory run --limit 8GB --on-limit restart -- model-garden train-vision --config run.toml
 
 The same command continues a run that was stopped or killed, to the same result. docs/training.md tells more.

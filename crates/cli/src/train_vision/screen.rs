@@ -72,7 +72,7 @@ impl Lines {
 /// A run on a terminal.
 pub struct Screen {
     lines: Lines,
-    plan: u64,
+    plan: Option<u64>,
     memory: Option<MemoryReading>,
     rate: Throughput,
 }
@@ -97,7 +97,7 @@ impl Throughput {
 impl Screen {
     /// A screen that has seen nothing yet.
     pub fn new(lines: Lines) -> Self {
-        Self { lines, plan: 0, memory: None, rate: Throughput::default() }
+        Self { lines, plan: None, memory: None, rate: Throughput::default() }
     }
 
     /// Shows an event.
@@ -109,7 +109,7 @@ impl Screen {
         let has_bar = self.lines.has_bar();
         match event {
             Event::Progress(progress) => self.draw_work(progress),
-            Event::Plan(plan) => self.plan = plan.total_bytes,
+            Event::Plan(plan) => self.plan = Some(plan.total_bytes),
             Event::Memory(reading) => self.memory = Some(reading.clone()),
             Event::Started(started) => self.start(started),
             Event::Step(step) => self.draw_step(step),
@@ -142,11 +142,8 @@ impl Screen {
             "steps: {max_steps} of {batch_size} x {accumulation} rows, {steps_per_epoch} an epoch"
         ));
         let now = self.memory.as_ref().map_or(0, |reading| reading.resident_bytes);
-        self.lines.text(&format!(
-            "memory: plan {}; {} before the first step",
-            ByteSize(self.plan),
-            ByteSize(now)
-        ));
+        let plan = self.plan.map(|plan| format!("plan {}; ", ByteSize(plan))).unwrap_or_default();
+        self.lines.text(&format!("memory: {plan}{} before the first step", ByteSize(now)));
         let bar = &self.lines.bar;
         bar.disable_steady_tick();
         bar.reset();

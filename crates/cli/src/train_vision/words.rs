@@ -198,7 +198,7 @@ mod tests {
             verdict: Verdict::Steady,
             resident_bytes: 10_000_000,
             peak_bytes: 10_000_000,
-            plan_bytes: 10_000_000,
+            plan_bytes: Some(10_000_000),
             level_since_step: Some(1),
             growth_bytes_per_step: None,
             decidable_at_step: None,

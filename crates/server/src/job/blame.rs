@@ -15,6 +15,7 @@ pub(crate) fn of_config(error: &ConfigError) -> String {
         | ConfigError::Count { setting, .. }
         | ConfigError::Conflict(setting, _)
         | ConfigError::AdapterHas { setting, .. }
+        | ConfigError::NotFollowed { setting, .. }
         | ConfigError::Needs { setting, .. } => setting,
         ConfigError::Adapter(_) => "model",
     };

@@ -136,7 +136,11 @@ fn failed(end: &AttemptEnd, progress: &Progress) -> Fault {
 /// The trainer's words for clients of the server, who have settings where the command line has flags:
 /// `--learning-rate` becomes `learning_rate`.
 fn with_settings_for_flags(words: &str) -> String {
-    let name = |flag: &str| flag.replace('-', "_");
+    let name = |flag: &str| match flag {
+        // No request can choose it.
+        "python" => "the server's --python".to_owned(),
+        _ => flag.replace('-', "_"),
+    };
     let is_part = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     let mut told = String::with_capacity(words.len());
     let mut rest = words;
@@ -285,6 +289,8 @@ mod tests {
             "Lower --learning-rate or add --warmup-steps; use '--on-bad-row skip' (--seed)",
         );
         assert_eq!(told, "Lower learning_rate or add warmup_steps; use 'on_bad_row skip' (seed)");
+        let told = with_settings_for_flags("no torch; --python names another interpreter");
+        assert_eq!(told, "no torch; the server's --python names another interpreter");
         for same in ["a -- b", "x--y is a name", "--", "a row --1", "none"] {
             assert_eq!(with_settings_for_flags(same), same);
         }

@@ -151,6 +151,7 @@ fn run(orders: &KeepOrders<'_>, folder: &JobFolder, witness: &mut Witness) -> Re
         max_restarts: 0,
         restart_args: Vec::new(),
         patterns: StepPatterns::default(),
+        who: false,
     };
     let (sender, wakes) = channel::<Wake>();
     listen(sender.clone()).map_err(|error| words(&error))?;

@@ -137,7 +137,8 @@ fn planned(settings: &Path, room: u64) -> Result<JobPlan, Refusal> {
         RunConfig::resolve(options).map_err(|error| Refusal::of(&error).at(blame::of_config(&error)))?;
     // The run keeps the same budget, so it makes the same plan. What is free at this moment does not matter: the job
     // may wait for hours.
-    let room = config.memory.budget.map_or(room, |budget| budget.min(room));
+    let asked = if config.engine.is_python() { config.memory.limit } else { config.memory.budget };
+    let room = asked.map_or(room, |asked| asked.min(room));
     config.memory.budget = Some(room);
     let place = garden_data::model_folder(&config.base_model, &()).map_err(|error| of_model(&error))?;
     let folder = ModelFolder::open(&place).map_err(|error| of_model(&error))?;
@@ -147,7 +148,8 @@ fn planned(settings: &Path, room: u64) -> Result<JobPlan, Refusal> {
     let of_plan = |error: PlanError| Refusal::of(&error).at(blame::of_plan(&error));
     let least = Least::of(&config, folder.config(), &source, &data.one_row).map_err(of_plan)?;
     let plan = plan(&config, folder.config(), source, &data.load, None).map_err(of_plan)?;
-    Ok(described(&plan, &least, room))
+    let described = described(&plan, &least, room);
+    Ok(if config.engine.is_python() { described.reserved(&config, room) } else { described })
 }
 
 fn described(plan: &MemoryPlan, least: &[Least], room: u64) -> JobPlan {
@@ -183,6 +185,25 @@ fn described(plan: &MemoryPlan, least: &[Least], room: u64) -> JobPlan {
 }
 
 impl JobPlan {
+    /// For an engine in Python, whose memory is PyTorch's affair: what the job asked for instead of a plan. The
+    /// rows and the model were looked at, and a checkpoint holds the same values.
+    fn reserved(self, config: &RunConfig, room: u64) -> Self {
+        let engine = config.engine;
+        Self {
+            total_bytes: room,
+            limit_bytes: room,
+            fits: true,
+            parts: vec![PlanPart { name: "reserved".to_owned(), bytes: room }],
+            table: format!(
+                "reserved     {:>10}\nEngine {engine} makes no plan: the job may take this much, and is stopped before it takes more.\n",
+                ByteSize(room).to_string()
+            ),
+            recomputed_blocks: 0,
+            least: Vec::new(),
+            ..self
+        }
+    }
+
     /// Why the job can never run here, with the table and what would do.
     pub(crate) fn refusal(&self) -> String {
         let mut words = format!(

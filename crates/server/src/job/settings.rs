@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{api::error::ApiError, models::ModelPlace};
 use garden_memory::ByteSize;
-use garden_train::{KeyError, OptionInfo, RunConfig, TrainOptions};
+use garden_train::{Engine, KeyError, OptionInfo, RunConfig, TrainOptions};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,58 @@ const LEARNING_RATE: f64 = 2e-4;
 /// Settings that mean nothing here, though they do no harm: rows come as one file, with their images inside.
 const NOT_OFFERED: [&str; 3] = ["add_dataset", "dataset_weights", "allow_remote_images"];
 
-/// The settings that a job may have, for forms.
-pub(crate) fn offered() -> Vec<OptionInfo> {
-    let asked = |option: &OptionInfo| {
-        !NOT_ASKED.iter().any(|(name, _)| *name == option.key) && !NOT_OFFERED.contains(&option.key)
-    };
-    TrainOptions::describe().into_iter().filter(asked).collect()
+/// The engines of a server: its owner's choice, never a client's, of the interpreter that is started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Engines {
+    /// What computes the steps where a request does not say.
+    pub default: Engine,
+    /// The interpreter for engines in Python; without it there are none.
+    pub python: Option<PathBuf>,
 }
+
+/// The settings that a job may have, for forms.
+pub(crate) fn offered(engines: &Engines) -> Vec<OptionInfo> {
+    let asked = |option: &OptionInfo| {
+        !NOT_ASKED.iter().any(|(name, _)| *name == option.key)
+            && !NOT_OFFERED.contains(&option.key)
+            && (option.key != "engine" || engines.python.is_some())
+    };
+    let by_default = |option: OptionInfo| match option.key {
+        "engine" => OptionInfo { default: Some(engines.default.to_string()), ..option },
+        _ => option,
+    };
+    TrainOptions::describe().into_iter().filter(asked).map(by_default).collect()
+}
+
+impl Engines {
+    /// Sets the engine of a run and its interpreter. An engine in Python has no exact plan: the job may take
+    /// what it asks for, and is stopped there.
+    fn choose(&self, options: &mut TrainOptions, budget: u64) -> Result<(), ApiError> {
+        let engine = options.engine.unwrap_or(self.default);
+        options.engine = Some(engine);
+        let asked = options.memory_budget.map(|asked| asked.0.min(budget));
+        if !engine.is_python() {
+            options.memory_budget = Some(ByteSize(asked.unwrap_or(budget)));
+            return Ok(());
+        }
+        let Some(python) = &self.python else {
+            let message = format!("this server does not offer engine {engine}");
+            return Err(ApiError::bad_request(message).param("engine"));
+        };
+        let Some(asked) = asked else {
+            let message = format!(
+                "memory_budget is needed with engine {engine}, which makes no plan: the job may take so much memory, and is \
+                 stopped before it takes more"
+            );
+            return Err(ApiError::bad_request(message).param("memory_budget"));
+        };
+        options.python = Some(python.clone());
+        options.memory_budget = None;
+        options.memory_limit = Some(ByteSize(asked));
+        Ok(())
+    }
+}
+
 /// The files that a job reads.
 pub(crate) struct JobFiles {
     pub training: String,
@@ -41,6 +86,7 @@ impl CreateJob {
         files: &JobFiles,
         output: &Path,
         budget: u64,
+        engines: &Engines,
     ) -> Result<TrainOptions, ApiError> {
         let mut options = TrainOptions::from_keys(&self.settings).map_err(|error| of_key(&error))?;
         self.join_hyperparameters(&mut options)?;
@@ -52,8 +98,7 @@ impl CreateJob {
         options.dataset = Some(files.training.clone());
         options.eval_dataset = files.validation.as_ref().map(|path| path.to_string_lossy().into_owned());
         options.output_dir = Some(output.to_owned());
-        let asked = options.memory_budget.map_or(budget, |asked| asked.0.min(budget));
-        options.memory_budget = Some(ByteSize(asked));
+        engines.choose(&mut options, budget)?;
         Ok(options)
     }
 
@@ -99,7 +144,8 @@ fn of_key(error: &KeyError) -> ApiError {
 pub(crate) fn effective(config: &RunConfig) -> Value {
     let mut value = serde_json::to_value(config).unwrap_or_default();
     if let Some(keys) = value.as_object_mut() {
-        for folder in ["base_model", "dataset", "portions", "output_dir", "eval_rows", "resume", "report_to"]
+        for folder in
+            ["base_model", "dataset", "portions", "output_dir", "eval_rows", "resume", "report_to", "python"]
         {
             keys.remove(folder);
         }
@@ -116,6 +162,10 @@ mod tests {
     use garden_train::ValueKind;
     use serde_json::json;
 
+    fn engines() -> Engines {
+        Engines { default: Engine::Native, python: Some("/env/bin/python".into()) }
+    }
+
     fn options(body: Value) -> Result<TrainOptions, ApiError> {
         let place = ModelPlace {
             name: "tiny".into(),
@@ -127,7 +177,7 @@ mod tests {
         let mut whole = json!({"model": "tiny", "training_file": "file-a"});
         whole.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
         let request = CreateJob::read(&whole)?;
-        let options = request.options(&place, &files, Path::new("/out"), 1 << 30)?;
+        let options = request.options(&place, &files, Path::new("/out"), 1 << 30, &engines())?;
         resolve(options.clone()).map(|_| options)
     }
 
@@ -147,7 +197,7 @@ mod tests {
 
     #[test]
     fn every_choice_that_is_offered_is_taken() {
-        let offered = offered();
+        let offered = offered(&engines());
         let choices = offered.iter().filter_map(|option| match &option.kind {
             ValueKind::Choice { choices } => Some((option.key, choices)),
             _ => None,
@@ -157,6 +207,9 @@ mod tests {
             keys.push(key);
             for choice in choices.iter() {
                 let mut body = json!({key: choice, "eval_split": "20%"});
+                if key == "engine" {
+                    body["memory_budget"] = "100MB".into();
+                }
                 if *choice == "steps" {
                     body["eval_steps"] = 2.into();
                 }
@@ -172,7 +225,7 @@ mod tests {
     #[test]
     fn every_option_that_names_a_file_or_a_folder_is_the_servers() {
         let names_a_place = |key: &&&str| {
-            ["dir", "dataset", "root", "adapter", "model", "resume", "path", "file"]
+            ["dir", "dataset", "root", "adapter", "model", "resume", "path", "file", "python"]
                 .iter()
                 .any(|word| key.split('_').any(|part| part == *word))
         };
@@ -181,6 +234,23 @@ mod tests {
         for key in places {
             assert!(NOT_ASKED.iter().any(|(name, _)| name == key), "{key} may be set by anybody");
         }
+    }
+
+    #[test]
+    fn an_engine_in_python_takes_the_servers_interpreter_and_the_memory_it_asks_for() {
+        let found = options(json!({"engine": "transformers", "memory_budget": "100MB"})).unwrap();
+        assert_eq!(found.python, Some("/env/bin/python".into()));
+        assert_eq!((found.memory_budget, found.memory_limit), (None, Some(ByteSize(100_000_000))));
+        assert_eq!(options(json!({})).unwrap().python, None);
+        for body in [json!({"engine": "transformers"}), json!({"engine": "native", "python": "/bin/sh"})] {
+            let param = if body.get("python").is_some() { "python" } else { "memory_budget" };
+            let error = options(body).unwrap_err();
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(param)), "{error:?}");
+        }
+        let without = Engines::default();
+        assert!(offered(&without).iter().all(|option| option.key != "engine"));
+        let mut asked = TrainOptions { engine: Some(Engine::Unsloth), ..TrainOptions::default() };
+        assert_eq!(without.choose(&mut asked, 1).unwrap_err().param.as_deref(), Some("engine"));
     }
 
     #[test]

@@ -115,6 +115,7 @@ pub fn write_json_summary(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Se
         "limit": last.and_then(|reading| reading.facts.limit),
         "leave_free": last.and_then(|reading| reading.facts.leave_free),
         "at_limit": seen.at_limit,
+        "who": seen.holders(),
         "assessment": last.map(|reading| &reading.assessment),
     });
     write_object(writer, summary)

@@ -16,7 +16,9 @@ mod tail;
 use super::options::Format;
 use crate::advice::memory::name_flags;
 use anyhow::{Result, bail};
-use garden_memory::{Event, Moment, Observer, Reading, Settled, Wake, supervise::Passage};
+use garden_memory::{
+    Assessment, Event, Moment, Observer, Reading, Settled, Verdict, Wake, WhoReport, supervise::Passage,
+};
 use lines::{JsonLines, TextLines};
 use screen::Screen;
 use std::{
@@ -56,6 +58,17 @@ pub struct Seen {
     last: Option<Reading>,
     /// How much each process held when the limit was acted upon.
     at_limit: Option<Moment>,
+    /// Who holds what the command grew by, if that was asked.
+    who: Option<WhoReport>,
+}
+
+impl Seen {
+    /// Who holds the growth, if there is growth to explain.
+    fn holders(&self) -> Option<&WhoReport> {
+        let verdict = self.last.as_ref().map(|reading| reading.assessment.verdict);
+        let grows = !matches!(verdict, Some(Verdict::Steady | Verdict::WarmUp));
+        self.who.as_ref().filter(|_| grows)
+    }
 }
 
 /// How a watch or a run ended.
@@ -110,6 +123,11 @@ impl View {
             }
         };
         self.answer(written);
+    }
+
+    /// The last assessment, if there was a reading.
+    pub fn assessment(&self) -> Option<&Assessment> {
+        self.seen.last.as_ref().map(|reading| &reading.assessment)
     }
 
     /// Ends with the summary.
@@ -176,6 +194,10 @@ impl Observer for View {
             }
         };
         self.answer(written);
+    }
+
+    fn holders(&mut self, report: &WhoReport) {
+        self.seen.who = Some(report.clone());
     }
 
     fn redraw(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::{Ending, Seen};
 use garden_memory::{
-    Assessment, ByteSize, Exhaustion, Holder, Moment, Plateau, Reading, Verdict, probe::Spike,
+    Assessment, ByteSize, Exhaustion, Holder, Moment, Plateau, Reading, Verdict, WhoReport, probe::Spike,
 };
 use std::io::{self, Write};
 
@@ -130,6 +130,10 @@ pub fn write(writer: &mut dyn Write, ending: &Ending<'_>, seen: &Seen) -> io::Re
     for line in forecast(assessment) {
         writeln!(writer, "           {line}")?;
     }
+    let holders = seen.holders().map(WhoReport::lines).unwrap_or_default();
+    for (index, line) in holders.iter().enumerate() {
+        writeln!(writer, "  {:<8} {line}", if index == 0 { "held by" } else { "" })?;
+    }
     for (title, sentences) in [("because", &assessment.evidence), ("do", &assessment.advice)] {
         for (index, sentence) in sentences.iter().enumerate() {
             writeln!(writer, "  {:<8} {sentence}", if index == 0 { title } else { "" })?;
@@ -233,7 +237,7 @@ mod tests {
         analyst.push(&last);
         let snapshot = Snapshot { sample: last, peak: 1_010_000_000, ..Snapshot::default() };
         let reading = Reading { snapshot, assessment: analyst.assessment(), facts: RunFacts::default() };
-        let seen = Seen { last: Some(reading), at_limit: None };
+        let seen = Seen { last: Some(reading), at_limit: None, who: None };
         let ending = Ending { how: Some("the command ended with code 0"), after: Duration::from_secs(20) };
         let mut text = Vec::new();
         write(&mut text, &ending, &seen).unwrap();
@@ -257,6 +261,7 @@ mod tests {
         let seen = Seen {
             last: Some(Reading { snapshot, assessment, facts }),
             at_limit: Some(Moment { t: 3.2, owned: 187_000_000, held }),
+            who: None,
         };
         let ending =
             Ending { how: Some("the command was stopped at its limit"), after: Duration::from_secs(65) };
@@ -288,7 +293,7 @@ model-garden: the command was stopped at its limit after 1:05
         let last = Some(Reading { snapshot, assessment: analyst.assessment(), facts });
         let ending = Ending { how: Some("stopped by hand"), after: Duration::from_secs(40) };
         let mut text = Vec::new();
-        write(&mut text, &ending, &Seen { last, at_limit: None }).unwrap();
+        write(&mut text, &ending, &Seen { last, at_limit: None, who: None }).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("207 MB at the end, 207 MB at the most; 2.00 GB to leave free\n"), "{text}");
         assert!(text.contains("It does not fit now: 207 MB beside 2.00 GB to leave free."), "{text}");

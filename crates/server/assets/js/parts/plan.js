@@ -13,9 +13,13 @@ export function planView(plan, onUse) {
     ...shown.map(part => h('i', {'--share': `${100 * part.bytes / total}%`})));
   const list = h('dl', {class: 'pairs'}, ...shown.flatMap((part, at) =>
     [h('dt', {}, h('span', {class: 'swatch', '--swatch': `var(--line${at % 6})`}), part.name), h('dd', {}, bytes(part.bytes))]));
+  // An engine in Python makes no plan (`job/planner.rs`).
+  const reserved = parts.some(part => part.name === 'reserved');
+  const meaning = reserved ? 'reserved: this engine makes no plan, so the job may take this much and is stopped before it takes more' :
+    `at the peak; the budget is ${bytes(budget)} (${percent(Math.round(100 * total / budget) / 100)})`;
   const ways = least.map(way => lessView(way, onUse));
   return h('div', {class: 'stack'},
-    h('div', {}, h('div', {class: 'plan-total'}, bytes(total)), h('p', {class: 'soft small'}, `at the peak; the budget is ${bytes(budget)} (${percent(Math.round(100 * total / budget) / 100)})`)),
+    h('div', {}, h('div', {class: 'plan-total'}, bytes(total)), h('p', {class: 'soft small'}, meaning)),
     bar, fits ? null : note('bad', 'This does not fit: the job would be refused.'),
     plan.recomputed_blocks ? h('p', {class: 'small soft'}, `${plan.recomputed_blocks} of ${plan.blocks} blocks are computed again in the backward pass to fit.`) : null,
     fits ? null : ways, partsView(list, fits ? ways : []));

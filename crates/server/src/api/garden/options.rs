@@ -1,6 +1,7 @@
 //! `GET /v1/garden/options`: the settings that a job may have, for forms.
 
 use crate::{api::extract::Json, app::App, job::settings::offered};
+use axum::extract::State;
 use garden_train::OptionInfo;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -20,6 +21,6 @@ struct Options {
 
 /// Describes the settings that a job may have.
 #[utoipa::path(get, path = "/v1/garden/options", tag = "Garden", responses((status = 200, body = Options)))]
-async fn options() -> Json<Options> {
-    Json(Options { data: offered() })
+async fn options(State(app): State<App>) -> Json<Options> {
+    Json(Options { data: offered(&app.config.engines()) })
 }

@@ -126,7 +126,7 @@ async fn prepared(
     let files = std::iter::once((FsPath::new(&training), name.as_str())).chain(of_validation);
     let names = Names::new(models, files).below(app.data.root());
     let files = JobFiles { training, validation: validation.map(|(path, _)| PathBuf::from(path)) };
-    let options = request.options(model, &files, &output, app.budget.total())?;
+    let options = request.options(model, &files, &output, app.budget.total(), &app.config.engines())?;
     let clean = |error: ApiError| ApiError { message: names.clean(&error.message), ..error };
     resolve(options.clone()).map_err(clean)?;
     Ok((options, names))

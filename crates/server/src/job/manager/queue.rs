@@ -181,7 +181,10 @@ impl super::Live {
             let mut settings: serde_json::Value = serde_json::from_slice(&bytes)?;
             let asked = self.record.settings.get("memory_budget");
             let asked = asked.and_then(|asked| serde_json::from_value::<ByteSize>(asked.clone()).ok());
-            settings["memory-budget"] = asked.map_or(budget, |ByteSize(asked)| asked.min(budget)).into();
+            // An engine in Python has no plan, but a limit.
+            let native = settings.get("engine").is_none_or(|engine| engine == "native");
+            let key = if native { "memory-budget" } else { "memory-limit" };
+            settings[key] = asked.map_or(budget, |ByteSize(asked)| asked.min(budget)).into();
             garden_files::write(&self.folder.settings(), &serde_json::to_vec_pretty(&settings)?)
         });
         if rewritten.is_ok() && self.change(|state| state.phase = Phase::Validating).is_ok() {

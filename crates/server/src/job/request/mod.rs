@@ -24,11 +24,12 @@ const LONGEST_KEY: usize = 64;
 const LONGEST_VALUE: usize = 512;
 
 /// Settings that the server chooses, and what a client uses instead.
-pub(crate) const NOT_ASKED: [(&str, &str); 11] = [
+pub(crate) const NOT_ASKED: [(&str, &str); 12] = [
     ("base_model", "use `model`"),
     ("dataset", "use `training_file`"),
     ("eval_dataset", "use `validation_file`"),
     ("output_dir", "the server chooses it"),
+    ("python", "the server's owner chooses it"),
     ("resume", "use the job's `rerun` with `from_checkpoint`"),
     ("adapter", "use a tuned model's name as `model`"),
     ("image_root", "rows carry their images inside"),

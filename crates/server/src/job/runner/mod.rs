@@ -74,8 +74,23 @@ pub(crate) struct ChildProgram {
 pub const ENDS_WITH_STDIN: &str = "MODEL_GARDEN_ENDS_WITH_STDIN";
 
 /// What children may see of the server's environment.
-const PASSED: [&str; 7] =
-    ["PATH", "LANG", "LC_ALL", "TMPDIR", "MODEL_GARDEN_ISA", "HF_HUB_OFFLINE", "HF_ENDPOINT"];
+const PASSED: [&str; 14] = [
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "MODEL_GARDEN_ISA",
+    "HF_HUB_OFFLINE",
+    "HF_ENDPOINT",
+    // An engine in Python finds its packages and its GPU by these, and heeds what the owner chose for PyTorch.
+    "PYTHONPATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+];
 
 impl ChildProgram {
     /// The environment of every child.
@@ -170,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn children_know_the_hub_and_no_secret_and_read_no_images_by_path() {
+    fn children_know_the_hub_and_what_pytorch_needs_and_no_secret_and_read_no_images_by_path() {
         let environment = ChildProgram::default().environment_from(|name| Some(format!("our {name}").into()));
         let get = |name: &str| {
             let found = environment.iter().find(|(key, _)| *key == *name);
             found.map(|(_, value)| value.to_string_lossy().into_owned())
         };
-        for name in ["HF_HUB_OFFLINE", "HF_ENDPOINT"] {
+        for name in ["HF_HUB_OFFLINE", "HF_ENDPOINT", "PYTHONPATH", "PYTORCH_CUDA_ALLOC_CONF"] {
             assert_eq!(get(name), Some(format!("our {name}")));
         }
         assert_eq!((get("HF_TOKEN"), get("MODEL_GARDEN_IMAGES_INSIDE")), (None, Some("1".to_owned())));

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from model_garden import _pause
 from model_garden.holders import Explanation, Holders
 
 MB = 1_000_000
@@ -163,6 +164,21 @@ def test_exceptions_that_are_kept_with_the_frames_of_their_tracebacks():
     holder = main_holder(grow)
     assert (holder.type, holder.count, holder.what) == ("ValueError", 30, "bytearray 'pixels'"), holder
     assert holder.chain is not None and holder.chain.startswith("list 'errors' of "), holder
+
+
+def test_no_address_of_a_copy_outlives_its_census():
+    def running() -> Holders:
+        here = Registry  # a variable, which the census looks at
+        holders = Holders()
+        holders.mark(step=10)
+        assert here is Registry
+        return holders
+
+    holders = running()
+    # An object that is born at such an address later would be taken for the copy, and hide what it holds.
+    assert not _pause.COPIES
+    holders.explain(step=20)
+    assert not _pause.COPIES
 
 
 def test_a_growing_buffer_that_only_a_variable_holds():

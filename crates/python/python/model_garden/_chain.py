@@ -132,7 +132,6 @@ class Climb:
         self.nodes.clear()
         self.variables.clear()
         self.running.clear()
-        COPIES.clear()
 
 
 def first(pair: tuple) -> int:

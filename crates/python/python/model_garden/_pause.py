@@ -55,6 +55,8 @@ class Undivided:
     def __exit__(self, *_: object) -> None:
         # By the clock that all processes share.
         self.until = time.monotonic()
+        # Later, other objects live at these addresses.
+        COPIES.clear()
         sys.setswitchinterval(self.interval)
         if self.collects:
             gc.enable()
@@ -79,7 +81,7 @@ def is_ours(frame: Any) -> bool:
 OURS = {__name__}
 
 
-# Addresses of the copies that frames keep of their variables (before Python 3.13); such a copy holds nothing.
+# Addresses of the copies that frames keep of their variables (before Python 3.13); such a copy holds nothing. Known for one moment.
 COPIES: Set[int] = set()
 
 

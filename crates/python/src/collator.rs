@@ -5,6 +5,7 @@
 
 use crate::{
     errors::{Exception, data_error},
+    pixels::Shelf,
     row::{self, Unreadable},
     workers::{OwnWorkers, Workers},
 };
@@ -14,7 +15,7 @@ use garden_data::{
     parsers::{Reading, Value, read_row},
 };
 use garden_train::selective::{KeyFinder, Level, SelectiveLoss, TokenBytes};
-use numpy::{IntoPyArray, ndarray::Array2};
+use numpy::{IntoPyArray, PyArray2, PyArrayMethods, ndarray::Array2};
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyList, PyTuple},
@@ -34,6 +35,7 @@ pub(crate) struct Collator {
     drop_long: bool,
     selective: Option<Mutex<Selective>>,
     workers: OwnWorkers,
+    shelf: Mutex<Shelf>,
 }
 
 /// Takes the layout of JSON out of the labels.
@@ -128,6 +130,7 @@ impl Collator {
             pad: recipe.encoder.pad_token().unwrap_or_default(),
             selective: selective.map(Mutex::new),
             workers: OwnWorkers::default(),
+            shelf: Mutex::default(),
             recipe,
             finder,
             drop_long,
@@ -148,9 +151,13 @@ impl Collator {
         let mut batch = Batch::of_tokens(kept.iter().map(|row| &row.encoded));
         self.mask(&kept, &mut batch);
         let padded = Padded::of_tokens(&batch, self.pad);
-        let (values, failed) = py.detach(|| self.pixel_values(&kept, &workers));
-        if let Some((number, reason)) = failed {
-            return Err(names[number].raised(py, reason));
+        let values = self.space(py, &kept)?;
+        if let Some(values) = &values {
+            let mut values = values.try_readwrite()?;
+            let space = values.as_slice_mut()?;
+            if let Some((number, reason)) = py.detach(|| self.put_pixel_values(&kept, &workers, space)) {
+                return Err(names[number].raised(py, reason));
+            }
         }
         // Encoded images are freed before anything else is made of the batch.
         drop(kept);
@@ -264,13 +271,28 @@ impl Collator {
         loss.apply(&batch.ids, &mut batch.labels);
     }
 
+    /// Where the pixel values of a batch go; nothing if it has no images.
+    fn space<'py>(&self, py: Python<'py>, rows: &[Prepared]) -> PyResult<Option<Bound<'py, PyArray2<f32>>>> {
+        let headers = rows.iter().flat_map(|row| &row.encoded.images);
+        let patches = headers.map(|header| header.grid.patches()).sum();
+        let wide = self.recipe.processor.config().patch_values();
+        // Whoever waited here would hold the interpreter's lock, which the other thread may need to go on.
+        let space = |patches| match self.shelf.try_lock() {
+            Ok(mut shelf) => shelf.take(py, patches, wide),
+            Err(_) => Shelf::default().take(py, patches, wide),
+        };
+        Some(patches).filter(|&patches| patches > 0).map(space).transpose()
+    }
+
     /// Decodes the images of a batch, and says which row could not be used and why.
-    fn pixel_values(&self, rows: &[Prepared], workers: &Workers) -> (Vec<f32>, Option<(usize, Unreadable)>) {
+    fn put_pixel_values(
+        &self,
+        rows: &[Prepared],
+        workers: &Workers,
+        mut rest: &mut [f32],
+    ) -> Option<(usize, Unreadable)> {
         let processor = &self.recipe.processor;
         let values_of = |header: &ImageHeader| header.grid.patches() * processor.config().patch_values();
-        let headers = || rows.iter().flat_map(|row| &row.encoded.images);
-        let mut values = vec![0.0; headers().map(values_of).sum()];
-        let mut rest = &mut values[..];
         let mut work = Vec::new();
         for row in rows {
             for (index, (image, header)) in row.images.iter().zip(&row.encoded.images).enumerate() {
@@ -299,10 +321,15 @@ impl Collator {
             });
             decoded.map_err(|reason| (number, reason))
         });
-        (values, done.into_iter().find_map(Result::err))
+        done.into_iter().find_map(Result::err)
     }
 
-    fn arrays<'py>(&self, py: Python<'py>, padded: Padded, values: Vec<f32>) -> PyResult<Bound<'py, PyDict>> {
+    fn arrays<'py>(
+        &self,
+        py: Python<'py>,
+        padded: Padded,
+        values: Option<Bound<'py, PyArray2<f32>>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let Padded { rows, length, .. } = padded;
         let arrays = PyDict::new(py);
         let tokens = [
@@ -313,9 +340,8 @@ impl Collator {
         for (name, values) in tokens {
             arrays.set_item(name, array(py, rows, length, values)?)?;
         }
-        if !padded.image_grid_thw.is_empty() {
-            let wide = self.recipe.processor.config().patch_values();
-            arrays.set_item("pixel_values", array(py, values.len() / wide, wide, values)?)?;
+        if let Some(values) = values {
+            arrays.set_item("pixel_values", values)?;
             arrays.set_item(
                 "image_grid_thw",
                 array(py, padded.image_grid_thw.len() / 3, 3, padded.image_grid_thw)?,

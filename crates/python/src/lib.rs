@@ -10,6 +10,7 @@ mod errors;
 mod gate;
 mod memory_words;
 mod monitor;
+mod pixels;
 mod row;
 mod training;
 mod workers;

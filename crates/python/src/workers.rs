@@ -5,7 +5,7 @@
 //! have held any lock of it.
 
 use garden_data::ImageWorkspace;
-use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{
     mem, process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,24 +24,38 @@ pub(crate) struct Space {
 /// The threads and buffers of one process.
 pub(crate) struct Workers {
     pid: u32,
-    /// None where one thread is enough: the caller's.
-    pool: Option<ThreadPool>,
+    /// The threads that help the caller's; none where that is enough.
+    helpers: Option<ThreadPool>,
     spaces: Mutex<Vec<Space>>,
 }
 
 impl Workers {
     fn new(threads: usize) -> Result<Self, String> {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|n| format!("collator {n}"));
-        let pool = (threads > 1).then(|| pool.build()).transpose().map_err(|error| error.to_string())?;
-        Ok(Self { pid: process::id(), pool, spaces: Mutex::default() })
+        let pool = ThreadPoolBuilder::new().num_threads(threads - 1).thread_name(|n| format!("collator {n}"));
+        let helpers = (threads > 1).then(|| pool.build()).transpose().map_err(|error| error.to_string())?;
+        Ok(Self { pid: process::id(), helpers, spaces: Mutex::default() })
     }
 
-    /// Does the work, on all threads at once.
-    pub fn map<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
-        match &self.pool {
-            Some(pool) if items.len() > 1 => pool.install(|| items.into_par_iter().map(work).collect()),
-            _ => items.into_iter().map(work).collect(),
-        }
+    /// Does the work, on all threads at once. The caller's begins at once: it takes milliseconds to wake a helper whose
+    /// processor is busy, as it is with the threads of torch, which spin for a while after their work.
+    pub fn map<T: Send, R: Send>(&self, items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+        let Some(helpers) = self.helpers.as_ref().filter(|_| items.len() > 1) else {
+            return items.into_iter().map(work).collect();
+        };
+        let count = helpers.current_num_threads().min(items.len() - 1);
+        let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+        let queue = Mutex::new(items.into_iter().zip(&mut results));
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let drain = || {
+            while let Some((item, result)) = next() {
+                *result = Some(work(item));
+            }
+        };
+        helpers.in_place_scope(|scope| {
+            (0..count).for_each(|_| scope.spawn(|_| drain()));
+            drain();
+        });
+        results.into_iter().flatten().collect()
     }
 
     /// Lends buffers to one image.

@@ -144,6 +144,41 @@ def test_the_arrays_of_a_batch_can_be_written_and_outlive_the_next_batch(collato
     first["pixel_values"] *= 0
 
 
+def test_an_array_that_anybody_holds_is_never_filled_again(collator):
+    held = [(colour, collator([row(png(colour=(colour, colour, colour)))])["pixel_values"]) for colour in range(0, 250, 10)]
+    # What lies on an array holds it as well: a part of it, and whoever takes its memory by the buffer protocol.
+    parts = [(colour, values[1:, :7]) for colour, values in held]
+    views = [(colour, memoryview(values)) for colour, values in held]
+    expected = {colour: values.copy() for colour, values in held}
+    del held
+    for colour in range(200):
+        collator([row(png(colour=(colour, 0, 0)))])
+    for colour, part in parts:
+        assert np.array_equal(part, expected[colour][1:, :7])
+    for colour, view in views:
+        assert np.array_equal(np.asarray(view), expected[colour])
+
+
+def test_the_array_of_a_batch_that_is_gone_is_filled_again(tiny_model):
+    collator = VisionCollator(tiny_model, return_tensors="np", threads=1)
+
+    taken = []
+
+    def place(*images):
+        values = collator([row(*images)])["pixel_values"]
+        address = values.ctypes.data
+        shape = values.shape
+        del values
+        # Memory that was given back would be taken by these, and not be there for the next batch.
+        taken.extend(np.ones(shape, np.float32) for _ in range(4))
+        return address
+
+    # A smaller batch fits there too, unless most of the array would lie idle below it.
+    large, again, smaller = place(PNG, PNG, PNG), place(PNG, PNG, PNG), place(PNG, PNG)
+    assert large == again == smaller
+    assert place(PNG) != large
+
+
 def test_labels_follow_train_on_and_the_rows_own_weights(tiny_model):
     turns = [("user", "One?"), ("assistant", "First"), ("user", "Two?"), ("assistant", "Second")]
     messages = [{"role": role, "content": text} for role, text in turns]

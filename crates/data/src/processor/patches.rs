@@ -40,6 +40,11 @@ fn cut(row: usize, band: &Band, (side, merge): (usize, usize), blocks: &mut [u8]
 
 /// Writes HF's `pixel_values` of compact patches into space that is there already: no value is moved twice.
 pub(super) fn put_normalised(patches: &[u8], config: &ProcessorConfig, values: &mut [f32]) {
+    pulp::Arch::new().dispatch(|| put_values(patches, config, values));
+}
+
+#[inline(always)]
+fn put_values(patches: &[u8], config: &ProcessorConfig, values: &mut [f32]) {
     let (square, frames) = (config.patch_square(), config.temporal_patch_size as usize);
     let planes = patches.chunks_exact(square).zip(values.chunks_exact_mut(square * frames));
     for (index, (plane, values)) in planes.enumerate() {

@@ -202,7 +202,7 @@ impl Loader {
         let workers = workers.into_iter().map(placed).collect();
         let first = start.epoch.saturating_mul(rows).saturating_add(start.row);
         let end = options.epochs.saturating_mul(rows);
-        let prefetch = Prefetch::start(workers, options.prefetch_bytes, first, end);
+        let prefetch = Prefetch::start(workers, options.prefetch_bytes, first..end);
         Ok(Self {
             prefetch,
             rows,

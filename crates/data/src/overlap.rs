@@ -116,7 +116,7 @@ impl RowSet {
             move |place| Marked(light_mark(&mut reader, find(place)))
         };
         let workers = (0..workers.max(1)).map(worker).collect();
-        let mut marks = Prefetch::start(workers, 1000, 0, self.rows());
+        let mut marks = Prefetch::start(workers, 1000, 0..self.rows());
         let mut place = 0;
         while let Some(Marked(mark)) = marks.take_next().map_err(|_| DataError::Worker)? {
             if let Some(mark) = mark {

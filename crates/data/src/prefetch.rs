@@ -1,8 +1,8 @@
 //! Work done ahead by threads, handed out in order, within a budget of bytes.
 //!
-//! Takes numbered pieces of work and gives their results by number, whatever the number of threads and
-//! whichever finishes first. A piece is begun only while the waiting results and those under way fit the
-//! budget. The next result in order is always under way, so no budget is too small.
+//! Takes an iterator over pieces of work, such as rows, and gives their results in the same order, whatever
+//! the number of threads and whichever finishes first. A piece is begun only while the waiting results and
+//! those under way fit the budget. The next result in order is always under way, so no budget is too small.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub(crate) struct Panicked;
 pub(crate) struct Prefetch<T> {
     shared: Arc<Shared<T>>,
     threads: Vec<JoinHandle<()>>,
-    /// The piece that is handed out next.
+    /// The result that is handed out next, counted from 0.
     next: u64,
 }
 
@@ -37,12 +37,16 @@ struct Shared<T> {
     /// Signalled when a result is there.
     done: Condvar,
     budget: u64,
-    end: u64,
 }
 
 struct State<T> {
-    /// The piece that is begun next.
-    next: u64,
+    /// The pieces that are not begun yet. A thread takes one while it holds the lock, so they must come
+    /// quickly.
+    pieces: Box<dyn Iterator<Item = u64> + Send>,
+    /// How many were begun.
+    begun: u64,
+    /// Whether none is left to begin.
+    exhausted: bool,
     ready: BTreeMap<u64, T>,
     ready_bytes: u64,
     under_way: u64,
@@ -68,14 +72,16 @@ impl<T> State<T> {
 }
 
 impl<T: Weight + Send + 'static> Prefetch<T> {
-    /// Begins the pieces from `first` to `end`, which is not included. Each thread works with its own
-    /// `worker`.
-    pub fn start<W>(workers: Vec<W>, budget: u64, first: u64, end: u64) -> Self
+    /// Begins the pieces in their order. Each thread works with its own `worker`.
+    pub fn start<W, P>(workers: Vec<W>, budget: u64, pieces: P) -> Self
     where
         W: FnMut(u64) -> T + Send + 'static,
+        P: Iterator<Item = u64> + Send + 'static,
     {
         let state = State {
-            next: first,
+            pieces: Box::new(pieces),
+            begun: 0,
+            exhausted: false,
             ready: BTreeMap::new(),
             ready_bytes: 0,
             under_way: 0,
@@ -83,26 +89,18 @@ impl<T: Weight + Send + 'static> Prefetch<T> {
             stop: false,
             panicked: false,
         };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            room: Condvar::new(),
-            done: Condvar::new(),
-            budget,
-            end,
-        });
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), room: Condvar::new(), done: Condvar::new(), budget });
         let thread = |worker| {
             let shared = shared.clone();
             std::thread::spawn(move || run(&shared, worker))
         };
         let threads = workers.into_iter().map(thread).collect();
-        Self { shared, threads, next: first }
+        Self { shared, threads, next: 0 }
     }
 
     /// The next result in order; `None` after the last.
     pub fn take_next(&mut self) -> Result<Option<T>, Panicked> {
-        if self.next >= self.shared.end {
-            return Ok(None);
-        }
         let mut state = self.shared.lock();
         loop {
             if let Some(result) = state.ready.remove(&self.next) {
@@ -110,6 +108,9 @@ impl<T: Weight + Send + 'static> Prefetch<T> {
                 self.next += 1;
                 self.shared.room.notify_all();
                 return Ok(Some(result));
+            }
+            if state.exhausted && self.next == state.begun {
+                return Ok(None);
             }
             if state.panicked || self.threads.is_empty() {
                 return Err(Panicked);
@@ -133,14 +134,20 @@ impl<T> Drop for Prefetch<T> {
 fn run<T: Weight>(shared: &Shared<T>, mut worker: impl FnMut(u64) -> T) {
     loop {
         let mut state = shared.lock();
-        while !state.stop && state.next < shared.end && !state.may_begin(shared.budget) {
+        while !state.stop && !state.exhausted && !state.may_begin(shared.budget) {
             state = shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.stop || state.next >= shared.end {
+        if state.stop || state.exhausted {
             return;
         }
-        let piece = state.next;
-        state.next += 1;
+        let Some(piece) = state.pieces.next() else {
+            state.exhausted = true;
+            shared.room.notify_all();
+            shared.done.notify_all();
+            return;
+        };
+        let number = state.begun;
+        state.begun += 1;
         state.under_way += 1;
         drop(state);
 
@@ -153,7 +160,7 @@ fn run<T: Weight>(shared: &Shared<T>, mut worker: impl FnMut(u64) -> T) {
                 let bytes = result.bytes();
                 state.heaviest = state.heaviest.max(bytes);
                 state.ready_bytes += bytes;
-                state.ready.insert(piece, result);
+                state.ready.insert(number, result);
             }
             Err(_) => {
                 state.panicked = true;
@@ -195,10 +202,19 @@ mod tests {
                     thread::sleep(Duration::from_micros(if n % 3 == 0 { 300 } else { 0 }));
                     Piece(n, n % 7)
                 };
-                let prefetch = Prefetch::start(vec![worker; workers], budget, 5, 105);
+                let prefetch = Prefetch::start(vec![worker; workers], budget, 5..105);
                 assert_eq!(collect(prefetch), (5..105).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn pieces_may_be_any_numbers_and_there_may_be_none() {
+        let prefetch = |pieces: Vec<u64>| Prefetch::start(vec![|n| Piece(n, 1); 2], 3, pieces.into_iter());
+        assert_eq!(collect(prefetch(vec![7, 3, 3, 900])), [7, 3, 3, 900]);
+        let mut none = prefetch(vec![]);
+        assert!(none.take_next().unwrap().is_none());
+        assert!(none.take_next().unwrap().is_none(), "and there is still none");
     }
 
     #[test]
@@ -212,7 +228,7 @@ mod tests {
                 Piece(n, BYTES)
             }
         };
-        let mut prefetch = Prefetch::start(vec![worker; 3], 5 * BYTES, 0, 200);
+        let mut prefetch = Prefetch::start(vec![worker; 3], 5 * BYTES, 0..200);
         let mut most = 0;
         while let Some(piece) = prefetch.take_next().unwrap() {
             thread::sleep(Duration::from_micros(100));
@@ -227,7 +243,7 @@ mod tests {
     #[test]
     fn a_thread_that_panics_is_an_error_and_not_a_wait() {
         let worker = |n| if n == 3 { panic!("meant to happen in this test") } else { Piece(n, 1) };
-        let mut prefetch = Prefetch::start(vec![worker; 2], 0, 0, 10);
+        let mut prefetch = Prefetch::start(vec![worker; 2], 0, 0..10);
         for n in 0..3 {
             assert_eq!(prefetch.take_next().unwrap().map(|piece| piece.0), Some(n));
         }
@@ -244,7 +260,7 @@ mod tests {
                 Piece(n, 1)
             }
         };
-        drop(Prefetch::start(vec![worker; 2], 8, 0, u64::MAX));
+        drop(Prefetch::start(vec![worker; 2], 8, 0..));
         assert!(begun.load(Ordering::SeqCst) <= 10);
     }
 }

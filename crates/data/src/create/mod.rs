@@ -92,7 +92,7 @@ pub fn create(folder: &Path, options: &CreateOptions, progress: &dyn Progress) -
         let options = options.clone();
         move |row| write_row(&options, row)
     };
-    let mut rows = Prefetch::start(vec![worker; options.workers.max(1)], WAITING_BYTES, 0, options.rows);
+    let mut rows = Prefetch::start(vec![worker; options.workers.max(1)], WAITING_BYTES, 0..options.rows);
     progress.begin("Making rows", ProgressUnit::Rows, options.rows);
     let written = garden_files::write_with(
         &data,

@@ -300,7 +300,7 @@ pub fn survey(
     };
     let workers = (0..options.workers.max(1)).map(examiner).collect();
     // Facts are small: a thousand of them may wait.
-    let mut facts = Prefetch::start(workers, 1000, 0, dataset.rows());
+    let mut facts = Prefetch::start(workers, 1000, 0..dataset.rows());
     let mut tables = Tables::new(&options);
     let is_held_out = options.held_out.map(|share| share.membership(dataset.rows()));
     progress.begin("Reading rows", ProgressUnit::Rows, dataset.rows());

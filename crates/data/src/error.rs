@@ -390,7 +390,7 @@ pub enum DataError {
         /// Rows of the dataset.
         rows: u64,
     },
-    /// No row of an epoch could be used.
+    /// No row can be used.
     #[error("no row of the dataset can be used: {tally}")]
     NoUsableRows {
         /// What became of them.
@@ -412,6 +412,15 @@ pub enum DataError {
         max_share: f64,
         /// The last of them.
         last: Box<RowError>,
+    },
+    /// Parts of a survey that are not together the rows of this dataset.
+    #[error("{} surveyed of a dataset of {}: not all processes read the same data",
+        counted(*surveyed, "row"), counted(*rows, "row"))]
+    OtherRows {
+        /// Rows that the parts have.
+        surveyed: u64,
+        /// Rows of the dataset.
+        rows: u64,
     },
     /// A saved place that this dataset does not have.
     #[error("cannot resume at row {row} of a dataset of {}: the data changed since", counted(*rows, "row"))]

@@ -62,6 +62,7 @@ mod scan;
 mod shape;
 mod share;
 mod shuffle;
+mod skipped;
 mod source;
 mod split;
 mod staging;
@@ -76,6 +77,7 @@ pub use dataset::{Dataset, DatasetOptions, IMAGES_INSIDE, Row, RowReader};
 pub use overlap::{RowSet, SharedRows, shared_rows};
 pub use share::RowShare;
 pub use shuffle::RowOrder;
+pub use skipped::SkippedRows;
 pub use split::{LeftSplit, NotRead, SplitChoice};
 
 // Rows: what one says, and how it was written.
@@ -102,8 +104,8 @@ pub use recipe::{EncodedRow, LeftOut, Purpose, Recipe, RecipeError};
 
 // The survey: what a dataset holds and what training will make of it.
 pub use survey::{
-    Lengths, Measure, RowCounts, SampleRow, SizeClass, Survey, SurveyLine, SurveyOptions, SurveyReport,
-    SurveyTopic, survey,
+    Lengths, Measure, RowCounts, SampleRow, SizeClass, Survey, SurveyLine, SurveyOptions, SurveyPart,
+    SurveyReport, SurveyTopic, survey, survey_part,
 };
 
 // One row for people.

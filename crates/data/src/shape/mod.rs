@@ -40,7 +40,7 @@ use crate::{
     value::Value,
 };
 use common::{Field, Meaning, Refusal, RowFields, may_hold_images, shorten, tools};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 
 /// Everything about a shape.
@@ -145,6 +145,16 @@ impl fmt::Display for Shape {
 impl Serialize for Shape {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.id())
+    }
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(deserializer)?;
+        let index = SHAPES.iter().position(|shape| shape.id == id);
+        index
+            .map(|index| Self { index })
+            .ok_or_else(|| D::Error::custom(format!("no shape of rows is called '{id}'")))
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Batch {
     pub rows: Vec<u64>,
     /// The epoch that its rows belong to; a batch never spans two.
     pub epoch: u64,
-    /// The row that comes after this batch: what a checkpoint saves.
+    /// The row that comes after this batch: what a checkpoint saves. After the last usable row of an epoch,
+    /// that is the first of the next epoch.
     pub end: Position,
 }
 

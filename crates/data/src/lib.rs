@@ -37,6 +37,7 @@ mod batch;
 mod card;
 mod columns;
 mod convert;
+mod course;
 mod create;
 mod dataset;
 mod embedded;
@@ -69,6 +70,7 @@ mod staging;
 mod survey;
 mod table;
 mod text;
+mod turns;
 mod value;
 
 // Datasets: files, folders and hub ids as numbered rows.
@@ -98,9 +100,10 @@ pub use text::{Encoded, Encoder, EncoderError, TextError, TokenRun, TokenRuns, T
 
 // Batches: rows encoded for a purpose, prepared ahead and packed.
 pub use batch::{Batch, BatchImage, NO_LABEL, Padded};
-pub use loader::{Loader, LoaderOptions, OnBadRow, OnLongRow, Tally};
+pub use loader::{BatchTurn, Loader, LoaderOptions, OnBadRow, OnLongRow, Tally};
 pub use position::Position;
 pub use recipe::{EncodedRow, LeftOut, Purpose, Recipe, RecipeError};
+pub use turns::Turns;
 
 // The survey: what a dataset holds and what training will make of it.
 pub use survey::{

@@ -1,12 +1,13 @@
 //! Batches of a dataset, epoch after epoch, in memory that does not grow.
 //!
-//! Takes a dataset, a [`Recipe`] and a [`Position`] to start from, and gives [`Batch`]es that threads prepare
-//! ahead. The rows of a batch depend on the seed and the position alone, not on the number of threads. Every
-//! batch is full except the last of an epoch; rows that are left out or skipped are counted and replaced by
-//! the next in order.
+//! Takes a dataset, a [`Recipe`], the rows to skip and a [`Position`] to start from, and gives [`Batch`]es
+//! that threads prepare ahead. Which rows a batch has is decided before any row is read, so it depends
+//! neither on threads nor on the other ranks of a run: every batch is full except the last of an epoch. A row
+//! that turns out unusable only when it is read is counted, and its batch is smaller by it.
 
 use crate::{
     batch::{Batch, Sample},
+    course::{Course, CourseBatch, CourseOptions},
     dataset::Dataset,
     error::{BadRow, DataError, RowError, counted},
     position::Position,
@@ -15,7 +16,8 @@ use crate::{
     recipe::{LeftOut, Recipe},
     row::RowId,
     share::RowShare,
-    shuffle::RowOrder,
+    skipped::SkippedRows,
+    turns::Turns,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,6 +70,10 @@ pub struct LoaderOptions {
     pub on_long_row: OnLongRow,
     /// Which rows are read.
     pub share: RowShare,
+    /// The rows among them that are passed over unread, such as those that a survey found unusable.
+    pub skip: Arc<SkippedRows>,
+    /// Which batches are read here and which by other ranks.
+    pub turns: Turns,
 }
 
 impl Default for LoaderOptions {
@@ -84,11 +90,13 @@ impl Default for LoaderOptions {
             on_bad_row: OnBadRow::Fail,
             on_long_row: OnLongRow::Drop,
             share: RowShare::All,
+            skip: Arc::default(),
+            turns: Turns::default(),
         }
     }
 }
 
-/// What became of the rows so far, over all epochs.
+/// What became of the rows that this loader read, over all epochs.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// Rows that went into batches.
@@ -101,6 +109,18 @@ pub struct Tally {
     pub bad: u64,
     /// The first bad rows, each once, with their reasons.
     pub bad_rows: Vec<RowError>,
+}
+
+/// A batch of the run, whichever rank reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchTurn {
+    /// The epoch that its rows belong to.
+    pub epoch: u64,
+    /// The row that comes after it. After the last usable row of an epoch, that is the first of the next
+    /// epoch.
+    pub end: Position,
+    /// The batch, where it is this rank's to read. It is empty if none of its rows could be used.
+    pub batch: Option<Batch>,
 }
 
 /// What a thread makes of a row.
@@ -125,21 +145,25 @@ type Pool = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Makes batches.
 pub struct Loader {
+    /// Prepares the rows of this rank's batches.
     prefetch: Prefetch<Outcome>,
+    /// The batches of all ranks.
+    course: Course,
+    /// Whether any of them is this rank's.
+    has_turns: bool,
     rows: u64,
     options: LoaderOptions,
-    position: Position,
     tally: Tally,
-    /// Of the current epoch: bad rows, and whether any row was used.
+    /// The epoch of the last turn, and the bad rows that were read here in it.
+    epoch: u64,
     bad_in_epoch: u64,
-    used_in_epoch: bool,
     pool: Pool,
     spare: Option<Batch>,
     finished: bool,
 }
 
 impl Loader {
-    /// Starts the threads.
+    /// Starts the threads. It is an error if no row is left to read.
     pub fn start(
         dataset: Arc<Dataset>,
         recipe: Arc<Recipe>,
@@ -171,77 +195,82 @@ impl Loader {
     where
         W: FnMut(u64) -> Outcome + Send + 'static,
     {
-        let rows = options.share.rows(all);
-        let start = options.start.normalised(rows);
-        let in_dataset = options.share.finder(all);
-        if rows == 0 {
-            return Err(DataError::NoRows);
-        }
-        if start.row >= rows {
-            return Err(DataError::BadPosition { row: start.row, rows });
-        }
-        let shuffle = options.shuffle;
-        let order = move |epoch| match shuffle {
-            Some(seed) => RowOrder::shuffled(rows, seed, epoch),
-            None => RowOrder::sequential(rows),
-        };
-        // Pieces are the places of all epochs in one line, so that threads work ahead across the end of an
-        // epoch.
-        let placed = |mut worker: W| {
-            let mut current = (0, order(0));
-            let in_dataset = in_dataset.clone();
-            move |piece: u64| {
-                let epoch = piece / rows;
-                if current.0 != epoch {
-                    current = (epoch, order(epoch));
-                }
-                // A place inside the epoch always has a row.
-                worker(in_dataset(current.1.row(piece % rows).unwrap_or_default()))
-            }
-        };
-        let workers = workers.into_iter().map(placed).collect();
-        let first = start.epoch.saturating_mul(rows).saturating_add(start.row);
-        let end = options.epochs.saturating_mul(rows);
-        let prefetch = Prefetch::start(workers, options.prefetch_bytes, first..end);
+        let course = Course::new(
+            CourseOptions {
+                share: options.share,
+                all,
+                skip: options.skip.clone(),
+                shuffle: options.shuffle,
+                epochs: options.epochs,
+                batch_size: options.batch_size as u64,
+            },
+            options.start,
+        )?;
+        // Threads work ahead across the end of an epoch.
+        let own_rows = course.clone().rows_of(options.turns);
+        let has_turns = course.has_batch_of(options.turns);
+        let prefetch = Prefetch::start(workers, options.prefetch_bytes, own_rows);
         Ok(Self {
             prefetch,
-            rows,
+            course,
+            has_turns,
+            rows: options.share.rows(all),
+            epoch: options.start.epoch,
             options,
-            position: start,
             tally: Tally::default(),
             bad_in_epoch: 0,
-            // The rows before the start were used by the run that is resumed.
-            used_in_epoch: start.row > 0,
             pool,
             spare: None,
             finished: false,
         })
     }
 
-    /// The next batch; `None` after the last epoch.
+    /// The next batch that this rank reads, which may be empty; `None` after the last epoch, and for a rank
+    /// that no epoch has a batch for.
     pub fn next_batch(&mut self) -> Result<Option<Batch>, DataError> {
+        if !self.has_turns {
+            return Ok(None);
+        }
+        while let Some(turn) = self.next_turn()? {
+            if turn.batch.is_some() {
+                return Ok(turn.batch);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next batch of the run, those of other ranks included; `None` after the last epoch. Every rank that
+    /// starts at the same position sees the same turns.
+    pub fn next_turn(&mut self) -> Result<Option<BatchTurn>, DataError> {
         if self.finished {
             return Ok(None);
         }
-        let batch = self.fill();
+        let turn = self.course.next_batch().map(|planned| self.turn(planned)).transpose();
         // An error is final: asking again must not skip the row that failed.
-        self.finished = !matches!(batch, Ok(Some(_)));
-        batch
+        self.finished = !matches!(turn, Ok(Some(_)));
+        turn
     }
 
-    fn fill(&mut self) -> Result<Option<Batch>, DataError> {
+    fn turn(&mut self, planned: CourseBatch) -> Result<BatchTurn, DataError> {
+        let CourseBatch { number, epoch, end, .. } = planned;
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.bad_in_epoch = 0;
+        }
+        let own = self.options.turns.has(number);
+        let batch = own.then(|| self.read(planned)).transpose()?;
+        Ok(BatchTurn { epoch, end, batch })
+    }
+
+    fn read(&mut self, planned: CourseBatch) -> Result<Batch, DataError> {
         let mut batch = self.spare.take().unwrap_or_default();
         batch.clear();
-        while batch.len() < self.options.batch_size.max(1) {
-            let Some(outcome) = self.prefetch.take_next().map_err(|_| DataError::Worker)? else { break };
-            batch.epoch = self.position.epoch;
-            self.take(outcome, &mut batch)?;
-            if self.advance()? && !batch.is_empty() {
-                break;
-            }
+        (batch.epoch, batch.end) = (planned.epoch, planned.end);
+        for _ in 0..planned.rows {
+            let outcome = self.prefetch.take_next().map_err(|_| DataError::Worker)?;
+            self.take(outcome.ok_or(DataError::Worker)?, &mut batch)?;
         }
-        batch.end = self.position;
-        Ok(if batch.is_empty() { None } else { Some(batch) })
+        Ok(batch)
     }
 
     /// Takes a used batch back, to reuse its buffers.
@@ -249,7 +278,12 @@ impl Loader {
         self.spare = Some(batch);
     }
 
-    /// What became of the rows so far.
+    /// Bad rows that this rank read in the epoch of the last turn.
+    pub fn bad_in_epoch(&self) -> u64 {
+        self.bad_in_epoch
+    }
+
+    /// What became of the rows that were read here so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -259,7 +293,6 @@ impl Loader {
             Outcome::Ready(mut sample) => {
                 batch.push(&sample);
                 self.tally.used += 1;
-                self.used_in_epoch = true;
                 sample.patches.clear();
                 lock(&self.pool).push(sample.patches);
             }
@@ -291,22 +324,6 @@ impl Loader {
         }
         self.tally.name(fault);
         Ok(())
-    }
-
-    /// Moves on by one row; true at the end of an epoch.
-    fn advance(&mut self) -> Result<bool, DataError> {
-        let next = self.position.after_row(self.rows);
-        if next.epoch == self.position.epoch {
-            self.position = next;
-            return Ok(false);
-        }
-        if !self.used_in_epoch {
-            return Err(DataError::NoUsableRows { tally: self.tally.to_string() });
-        }
-        self.position = next;
-        self.bad_in_epoch = 0;
-        self.used_in_epoch = false;
-        Ok(true)
     }
 }
 
@@ -342,140 +359,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text::Encoded;
-
-    const ROWS: u64 = 23;
-
-    /// Rows of one token; every fifth is without a label, the rows in `bad` are bad.
-    fn loader(options: LoaderOptions, bad: &'static [u64]) -> Result<Loader, DataError> {
-        let pool = Pool::default();
-        let worker = move |row: u64| {
-            let id = RowId { file: std::path::Path::new("a.jsonl").into(), number: row + 1 };
-            if bad.contains(&row) {
-                return Outcome::Bad(id, BadRow::Empty);
-            }
-            if row % 5 == 4 {
-                return Outcome::LeftOut(id, LeftOut::NoLabel);
-            }
-            let encoded = Encoded { ids: vec![row as u32], trained: vec![true], images: vec![] };
-            Outcome::Ready(Sample { row, encoded, ..Sample::default() })
-        };
-        let workers = vec![worker; options.workers];
-        Loader::with_workers(ROWS, workers, options, pool)
-    }
-
-    fn batches(mut loader: Loader) -> Vec<Batch> {
-        std::iter::from_fn(|| loader.next_batch().unwrap()).collect()
-    }
-
-    fn options() -> LoaderOptions {
-        LoaderOptions { batch_size: 4, epochs: 3, shuffle: Some(1), ..LoaderOptions::default() }
-    }
-
-    #[test]
-    fn batches_do_not_depend_on_threads_or_prefetch() {
-        let expected = batches(loader(options(), &[]).unwrap());
-        for (workers, prefetch_bytes) in [(1, 0), (2, 100), (7, 1 << 20)] {
-            let options = LoaderOptions { workers, prefetch_bytes, ..options() };
-            assert_eq!(batches(loader(options, &[]).unwrap()), expected);
-        }
-    }
-
-    #[test]
-    fn an_epoch_has_every_usable_row_once_in_full_batches_and_a_rest() {
-        let all = batches(loader(options(), &[]).unwrap());
-        // 19 of 23 rows have a label: four batches of 4 and one of 3 an epoch.
-        let lengths: Vec<_> = all.iter().map(Batch::len).collect();
-        assert_eq!(lengths, [4, 4, 4, 4, 3].repeat(3));
-        let epochs: Vec<Vec<u64>> =
-            all.chunks(5).map(|epoch| epoch.iter().flat_map(|b| b.rows.clone()).collect()).collect();
-        assert_ne!(epochs[0], epochs[1], "each epoch has its own order");
-        for mut epoch in epochs {
-            epoch.sort_unstable();
-            assert_eq!(epoch, (0..ROWS).filter(|row| row % 5 != 4).collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn resuming_after_any_batch_gives_the_batches_that_were_left() {
-        let all = batches(loader(options(), &[]).unwrap());
-        for (done, batch) in all.iter().enumerate() {
-            let start: Position = serde_json::from_str(&serde_json::to_string(&batch.end).unwrap()).unwrap();
-            let rest = batches(loader(LoaderOptions { start, ..options() }, &[]).unwrap());
-            assert_eq!(rest, all[done + 1..], "after batch {done}");
-        }
-    }
-
-    #[test]
-    fn a_bad_row_stops_the_run_and_is_named() {
-        let mut loader = loader(LoaderOptions { shuffle: None, ..options() }, &[6]).unwrap();
-        assert_eq!(loader.next_batch().unwrap().unwrap().rows, [0, 1, 2, 3]);
-        let error = loader.next_batch().unwrap_err().to_string();
-        assert_eq!(error, "a.jsonl, row 7: the conversation has no turns");
-        assert_eq!(loader.next_batch().unwrap(), None, "and nothing comes after it");
-    }
-
-    #[test]
-    fn bad_rows_are_skipped_up_to_their_share_of_an_epoch() {
-        let skip = |max_share| LoaderOptions { on_bad_row: OnBadRow::Skip { max_share }, ..options() };
-        let mut fine = loader(skip(0.1), &[6, 7]).unwrap();
-        let mut used = 0;
-        while let Some(batch) = fine.next_batch().unwrap() {
-            assert!(!batch.rows.contains(&6), "skipped and not replaced by anything else");
-            used += batch.len();
-            fine.recycle(batch);
-        }
-        assert_eq!(used as u64, 3 * 17);
-        let Tally { bad, no_label, bad_rows, .. } = fine.tally().clone();
-        assert_eq!((bad, no_label, bad_rows.len()), (6, 12, 2), "counted each time, named once");
-
-        let mut too_many = loader(skip(0.05), &[6, 7]).unwrap();
-        let error =
-            std::iter::repeat_with(|| too_many.next_batch()).find_map(Result::err).unwrap().to_string();
-        assert!(error.contains("2 of 23 rows") && error.contains("5%"), "{error}");
-    }
-
-    #[test]
-    fn long_rows_are_dropped_or_stop_the_run() {
-        let long = |row: u64| {
-            let id = RowId { file: std::path::Path::new("a.jsonl").into(), number: row + 1 };
-            Outcome::LeftOut(id, LeftOut::TooLong { tokens: 9, limit: 8 })
-        };
-        let start = |on_long_row| {
-            let options = LoaderOptions { on_long_row, shuffle: None, ..options() };
-            Loader::with_workers(ROWS, vec![long; 2], options, Pool::default()).unwrap()
-        };
-        let error = start(OnLongRow::Fail).next_batch().unwrap_err().to_string();
-        assert!(error.contains("row 1: 9 tokens, more than the 8"), "{error}");
-        let mut none_left = start(OnLongRow::Drop);
-        let error = none_left.next_batch().unwrap_err().to_string();
-        assert!(error.contains("23 too long"), "an epoch without rows must not go on for ever: {error}");
-    }
-
-    #[test]
-    fn a_position_of_another_dataset_is_refused() {
-        let start = Position { epoch: 0, row: ROWS + 1 };
-        assert!(loader(LoaderOptions { start, ..options() }, &[]).is_err());
-    }
-
-    #[test]
-    fn rows_held_out_are_never_trained_on_and_none_is_lost() {
-        let rows_of = |share, epochs| {
-            let options = LoaderOptions { share, epochs, ..options() };
-            let mut rows: Vec<u64> =
-                batches(loader(options, &[]).unwrap()).into_iter().flat_map(|b| b.rows).collect();
-            rows.sort_unstable();
-            rows
-        };
-        let held_out = rows_of(RowShare::HeldOut { rows: 6, seed: 3 }, 1);
-        let rest = rows_of(RowShare::Rest { held_out: 6, seed: 3 }, 1);
-        let mut together = [held_out.clone(), rest].concat();
-        together.sort_unstable();
-        assert_eq!(together, rows_of(RowShare::All, 1), "a partition");
-        let later = rows_of(RowShare::Rest { held_out: 6, seed: 3 }, 4);
-        assert!(held_out.iter().all(|row| !later.contains(row)), "in every epoch");
-        assert_ne!(held_out, rows_of(RowShare::HeldOut { rows: 6, seed: 4 }, 1), "the seed decides");
-    }
-}
+mod tests;

@@ -58,7 +58,7 @@ impl RowShare {
     }
 
     /// Gives, for a row counted within the share, its number in the dataset.
-    pub(crate) fn finder(self, all: u64) -> impl Fn(u64) -> u64 + Send + Clone {
+    pub(crate) fn finder(self, all: u64) -> impl Fn(u64) -> u64 + Send + Sync + Clone {
         let (seed, skipped) = match self {
             Self::All => (None, 0),
             Self::HeldOut { seed, .. } => (Some(seed), 0),

@@ -62,6 +62,7 @@ impl Rows {
             },
             on_long_row: config.on_long_row,
             share,
+            ..LoaderOptions::default()
         };
         let rows = share.rows(dataset.rows());
         Self {

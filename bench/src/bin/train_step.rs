@@ -122,6 +122,7 @@ impl Run {
             held,
             lora: Some(&lora),
             optimizer: usize::try_from(optimizer.bytes())?,
+            gradient_sum: 0,
             shapes,
             batches: size_of_val(&*batch.patches),
             process,

@@ -251,6 +251,13 @@ impl Loader {
         turn
     }
 
+    /// How many batches of an epoch are left, those of other ranks included, but at most as many as asked for.
+    pub fn ahead(&self, epoch: u64, most: u64) -> u64 {
+        let mut course = self.course.clone();
+        let batches = std::iter::from_fn(|| course.next_batch()).take_while(|batch| batch.epoch == epoch);
+        batches.take(usize::try_from(most).unwrap_or(usize::MAX)).count() as u64
+    }
+
     fn turn(&mut self, planned: CourseBatch) -> Result<BatchTurn, DataError> {
         let CourseBatch { number, epoch, end, .. } = planned;
         if epoch != self.epoch {

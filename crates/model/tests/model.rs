@@ -280,6 +280,7 @@ fn request<'a>(golden: &Golden, lora: &'a LoraSettings) -> PlanRequest<'a> {
         held: golden.config().stored(),
         lora: Some(lora),
         optimizer: 8 * lora.parameters(&golden.config()).unwrap(),
+        gradient_sum: 0,
         shapes: SHAPES,
         batches: 0,
         process: 0,

@@ -41,6 +41,7 @@ mod demo;
 mod event;
 mod folders;
 mod generate;
+mod group;
 mod isolation;
 mod merge;
 mod model_folder;
@@ -63,7 +64,7 @@ mod trainer;
 pub use cancel::Cancel;
 pub use event::{Event, Observer};
 pub use monitor::{MEMORY_TRACE, MemorySummary};
-pub use run::{RunError, RunReport, train};
+pub use run::{RunError, RunReport, train, train_together};
 pub use trainer::{LogEntry, TrainerState};
 
 /// What a run says: docs/events.md describes every field.
@@ -87,6 +88,13 @@ pub use config::{
 };
 pub use schedule::Shape as ScheduleShape;
 pub use selective_loss::Level as SelectiveLoss;
+
+/// Several processes that train one model together.
+pub mod groups {
+    #[cfg(feature = "mpi")]
+    pub use crate::group::join_mpi;
+    pub use crate::group::{Elsewhere, Group, GroupError, Launch, LaunchError, Link, launched};
+}
 
 // What can be wrong with a run, inside `RunError`.
 pub use checkpoint::CheckpointError;

@@ -25,6 +25,25 @@ use std::{
 
 /// The trace's file name.
 pub const MEMORY_TRACE: &str = "memory.jsonl";
+/// Where the trace of a process goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trace<'a> {
+    /// The run's folder.
+    pub folder: &'a Path,
+    /// The process among those that train together.
+    pub rank: usize,
+}
+
+impl Trace<'_> {
+    /// The name without its ending.
+    fn stem(&self) -> String {
+        match self.rank {
+            0 => "memory".to_owned(),
+            rank => format!("memory-rank-{rank}"),
+        }
+    }
+}
+
 /// The time to allow for writing a checkpoint: a limit that is nearer than this is acted upon.
 const GRACE: Duration = Duration::from_secs(60);
 
@@ -90,6 +109,7 @@ pub struct MemoryMonitor<'a, 'o> {
     settings: MemoryConfig,
     plan: Option<u64>,
     folder: PathBuf,
+    stem: String,
     facts: RunFacts,
     earlier: Effort,
     announcer: &'a Announcer<'o>,
@@ -116,7 +136,7 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         settings: MemoryConfig,
         facts: RunFacts,
         plan: Option<u64>,
-        folder: &Path,
+        trace: Trace<'_>,
         announcer: &'a Announcer<'o>,
         tensors: TensorUsage,
     ) -> Result<Self, BoxError> {
@@ -124,12 +144,15 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
         let limit = OwnLimit::new(settings.limit, GRACE);
         let board = StepBoard::default();
         let probe = Probe::attach(std::process::id().cast_signed())?;
-        let link = SupervisorLink::from_environment();
+        // A supervisor hears of the run once, from the first process.
+        let link =
+            if trace.rank == 0 { SupervisorLink::from_environment() } else { SupervisorLink::default() };
         link.tell_facts(&given);
         Ok(Self {
             settings,
             plan,
-            folder: folder.to_owned(),
+            folder: trace.folder.to_owned(),
+            stem: trace.stem(),
             facts: given.clone(),
             earlier: Effort::default(),
             announcer,
@@ -250,9 +273,10 @@ impl<'a, 'o> MemoryMonitor<'a, 'o> {
 
 impl Callback for MemoryMonitor<'_, '_> {
     fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
-        keep_old_trace(&self.folder)?;
+        keep_old_trace(&self.folder, &self.stem)?;
         let header = TraceHeader::new("train-vision", self.facts.clone());
-        self.recorder.write_to(TraceWriter::create(self.folder.join(MEMORY_TRACE), &header)?);
+        self.recorder
+            .write_to(TraceWriter::create(self.folder.join(format!("{}.jsonl", self.stem)), &header)?);
         self.start = Instant::now();
         if state.global_step > 0 {
             self.board.report(
@@ -330,12 +354,12 @@ impl Callback for MemoryMonitor<'_, '_> {
 }
 
 /// Renames the trace of an earlier process by a number: it may show how that process died.
-fn keep_old_trace(folder: &Path) -> io::Result<()> {
-    let trace = folder.join(MEMORY_TRACE);
+fn keep_old_trace(folder: &Path, stem: &str) -> io::Result<()> {
+    let trace = folder.join(format!("{stem}.jsonl"));
     if !trace.exists() {
         return Ok(());
     }
-    let mut numbered = (1..).map(|number: u32| folder.join(format!("memory-{number}.jsonl")));
+    let mut numbered = (1..).map(|number: u32| folder.join(format!("{stem}-{number}.jsonl")));
     let free = numbered.find(|path| !path.exists());
     free.map_or(Ok(()), |path| garden_files::rename(&trace, &path))
 }
@@ -363,10 +387,10 @@ mod tests {
     fn the_traces_of_earlier_processes_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-        keep_old_trace(folder.path()).unwrap();
+        keep_old_trace(folder.path(), "memory").unwrap();
         for process in ["first", "second"] {
             fs::write(folder.path().join(MEMORY_TRACE), process).unwrap();
-            keep_old_trace(folder.path()).unwrap();
+            keep_old_trace(folder.path(), "memory").unwrap();
         }
         assert_eq!((read("memory-1.jsonl"), read("memory-2.jsonl")), ("first".into(), "second".into()));
         assert!(!folder.path().join(MEMORY_TRACE).exists());

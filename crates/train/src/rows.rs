@@ -2,15 +2,19 @@
 //!
 //! Takes a [`Recipe`] and the share of a dataset's rows that this source reads, and gives batches epoch by
 //! epoch. A position means the same in every run with the same seed, so it is all that a checkpoint keeps of
-//! the data.
+//! the data. Of several processes, each reads the rows of its own batches only.
 
 use crate::{
     config::{DataConfig, OnBadRow},
+    group::Group,
     plan::Supply,
     selective_loss::{SelectiveLoss, Statistics},
     trainer::{BatchSource, BoxError, Callback, LogEntry, TrainerState},
 };
-use garden_data::{Batch, Dataset, Loader, LoaderOptions, Position, Recipe, RowShare, Tally};
+use garden_data::{
+    Batch, BatchTurn, Dataset, Loader, LoaderOptions, Position, Recipe, RowCounts, RowShare, SkippedRows,
+    Tally, Turns,
+};
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
 /// Batches of one part of a dataset.
@@ -20,13 +24,13 @@ pub struct Rows {
     options: LoaderOptions,
     rows: u64,
     usable: u64,
+    /// Bad rows among those that a survey found unusable.
+    known_bad: u64,
     loader: Option<Loader>,
     /// The row that comes next.
     position: Position,
-    /// The epoch being read; a batch of a later one waits until it is asked for.
+    /// The epoch being read.
     epoch: u64,
-    /// A batch that belongs to the next epoch already.
-    early: Option<Batch>,
     selective: Option<SelectiveLoss>,
     selective_from_epoch: u64,
     statistics: Rc<Cell<Option<Statistics>>>,
@@ -62,7 +66,8 @@ impl Rows {
             },
             on_long_row: config.on_long_row,
             share,
-            ..LoaderOptions::default()
+            skip: Arc::default(),
+            turns: Turns::default(),
         };
         let rows = share.rows(dataset.rows());
         Self {
@@ -71,10 +76,10 @@ impl Rows {
             options,
             rows,
             usable: rows,
+            known_bad: 0,
             loader: None,
             position: Position::default(),
             epoch: 0,
-            early: None,
             selective: None,
             selective_from_epoch: 0,
             statistics: Rc::default(),
@@ -82,9 +87,16 @@ impl Rows {
         }
     }
 
-    /// Sets how many of the rows a survey found usable.
-    pub(crate) fn with_usable(mut self, usable: u64) -> Self {
-        self.usable = usable;
+    /// Passes over the rows that a survey found unusable; `found` counts those of this part.
+    pub(crate) fn skipping(mut self, skip: Arc<SkippedRows>, found: RowCounts) -> Self {
+        self.options.skip = skip;
+        (self.usable, self.known_bad) = (found.used(), found.bad);
+        self
+    }
+
+    /// Reads the batches of one process of several; a step has so many batches over all of them.
+    pub(crate) fn for_process(mut self, group: &Group, per_step: u64) -> Self {
+        self.options.turns = Turns { rank: group.rank() as u64, size: group.size() as u64, per_step };
         self
     }
 
@@ -111,7 +123,6 @@ impl Rows {
 
     /// Ends the threads and gives their memory back.
     fn stop(&mut self) {
-        self.early = None;
         self.tally = self.tally();
         self.loader = None;
     }
@@ -149,28 +160,42 @@ impl BatchSource for Rows {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<(Batch, Position)>, BoxError> {
-        let next = match self.early.take() {
-            Some(batch) => Some(batch),
-            None => self.loader()?.next_batch()?,
-        };
-        let Some(mut batch) = next else {
-            self.stop();
-            return Ok(None);
-        };
-        if batch.epoch > self.epoch {
-            // This epoch had no batch left: this batch is the first of the next.
-            self.position = Position::start_of(batch.epoch);
-            self.early = Some(batch);
+    fn ahead(&mut self, most: u64) -> Result<u64, BoxError> {
+        let epoch = self.epoch;
+        Ok(self.loader()?.ahead(epoch, most))
+    }
+
+    fn next(&mut self) -> Result<Option<(Option<Batch>, Position)>, BoxError> {
+        if self.ahead(1)? == 0 {
             return Ok(None);
         }
-        let selects = batch.epoch >= self.selective_from_epoch;
-        if let Some(selective) = self.selective.as_mut().filter(|_| selects) {
+        let Some(turn) = self.loader()?.next_turn()? else { return Ok(None) };
+        let BatchTurn { end, mut batch, .. } = turn;
+        let selects = self.epoch >= self.selective_from_epoch;
+        if let (Some(selective), Some(batch)) = (self.selective.as_mut().filter(|_| selects), &mut batch) {
             selective.apply(&batch.ids, &mut batch.labels);
             self.statistics.set(Some(selective.statistics()));
         }
-        self.position = batch.end;
-        Ok(Some((batch, self.position)))
+        self.position = end;
+        Ok(Some((batch, end)))
+    }
+
+    fn bad_rows(&self) -> u64 {
+        self.loader.as_ref().map_or(0, Loader::bad_in_epoch)
+    }
+
+    fn check_bad_rows(&self, bad: u64) -> Result<(), BoxError> {
+        let garden_data::OnBadRow::Skip { max_share } = self.options.on_bad_row else { return Ok(()) };
+        let bad = bad + self.known_bad;
+        if bad as f64 <= max_share * self.rows as f64 {
+            return Ok(());
+        }
+        let percent = 100.0 * max_share;
+        Err(format!(
+            "{bad} of {} rows of this epoch are bad, more than the {percent}% that may be skipped",
+            self.rows
+        )
+        .into())
     }
 
     fn pause(&mut self) {
@@ -241,6 +266,7 @@ mod tests {
             let mut said = Vec::new();
             while said.len() <= JSON_ROWS {
                 let (batch, _) = rows.next().unwrap().expect("five rows an epoch");
+                let batch = batch.expect("one process has all batches");
                 let labels = batch.labels.iter().filter(|label| **label != NO_LABEL);
                 said.push(encoder.decode(&labels.map(|label| *label as u32).collect::<Vec<_>>()).unwrap());
             }

@@ -169,6 +169,16 @@ fn about_run(error: &RunError) -> Option<String> {
         }
         RunError::NoUsableRow { unusable, .. } => about_unusable(unusable),
         RunError::Busy { .. } => OTHER_FOLDER.to_owned(),
+        RunError::FewBatches { processes, .. } => {
+            format!(
+                "--gradient-accumulation-steps {processes} or more says how many there are, over all processes"
+            )
+        }
+        RunError::EngineInGroup(_) => "--engine chooses it".to_owned(),
+        RunError::Unlike { differs, .. } if differs.starts_with("vector-instructions") => {
+            "MODEL_GARDEN_ISA=avx2 in the environment makes all of them compute alike".to_owned()
+        }
+        RunError::NotShared { .. } => OTHER_FOLDER.to_owned(),
         _ => return None,
     })
 }

@@ -1,9 +1,10 @@
-//! Ctrl-C, SIGTERM and a closed terminal as a request: finish the step, write a checkpoint, end.
+//! Ctrl-C, SIGTERM, a closed terminal, SIGUSR1 and SIGUSR2 as a request: finish the step, write a checkpoint, end.
 //!
 //! The first signal asks the run to stop at the end of its step, or of the batch it evaluates. A second
 //! Ctrl-C or SIGTERM ends the process at once, by that signal, as it would have without us; before that, a
 //! message says which checkpoint is the last. A hangup never counts as the second signal: when a terminal is
-//! closed, both its shell and the kernel send one. Where hangups were ignored when the program started
+//! closed, both its shell and the kernel send one. Nor do SIGUSR1 and SIGUSR2, by which schedulers tell of the end of a job's
+//! time before they kill it. Where hangups were ignored when the program started
 //! (`nohup`), they stay ignored.
 
 use super::screen::Lines;
@@ -11,7 +12,7 @@ use garden_memory::heeded;
 use garden_train::Cancel;
 use signal_hook::{
     SigId,
-    consts::{SIGHUP, TERM_SIGNALS},
+    consts::{SIGHUP, SIGUSR1, SIGUSR2, TERM_SIGNALS},
     flag,
     iterator::{Handle, Signals},
     low_level::{emulate_default_handler, unregister},
@@ -39,7 +40,8 @@ impl Interrupts {
     /// Listens from now on; the run continues from `checkpoint`, if there is one.
     pub fn listen(lines: &Lines, cancel: &Cancel, checkpoint: Option<&Path>) -> io::Result<Self> {
         let last_checkpoint = Arc::new(Mutex::new(checkpoint.map(Path::to_owned)));
-        let heard: Vec<i32> = TERM_SIGNALS.iter().copied().chain(heeded([SIGHUP])).collect();
+        let heard: Vec<i32> =
+            TERM_SIGNALS.iter().copied().chain(heeded([SIGHUP, SIGUSR1, SIGUSR2])).collect();
         let registered = heard.iter().map(|signal| flag::register(*signal, cancel.flag()));
         let registered = registered.collect::<io::Result<_>>()?;
         let mut signals = Signals::new(TERM_SIGNALS)?;

@@ -1,5 +1,6 @@
 //! `model-garden train-vision`.
 
+mod group;
 mod interrupts;
 mod observer;
 mod screen;
@@ -17,7 +18,8 @@ use anyhow::{Error, Result};
 use garden_train::{
     Isa, RunConfig, RunReport, TrainOptions,
     events::{End, EndReason},
-    train,
+    groups::Group,
+    train_together,
 };
 use std::process::ExitCode;
 
@@ -49,8 +51,14 @@ pub fn run(args: Args) -> Result<ExitCode> {
     // A shell makes an empty name of a variable that is not set.
     options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
     options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
-    let (report, failed) = checked_run(options, display);
-    let report = report.map_err(|error| in_format(error, display.log_format, failed))?;
+    let group = group::join().map_err(|error| in_format(error, asked, None))?;
+    let (report, failed) = checked_run(options, display, &group);
+    let report = match report.map_err(|error| in_format(error, display.log_format, failed)) {
+        Ok(report) => report,
+        Err(error) if group.size() == 1 => return Err(error),
+        Err(error) => return Ok(group::give_up(&group, &error)),
+    };
+    group.part()?;
     Ok(match report.reason {
         EndReason::MemoryLimit => ExitCode::from(exit::AT_LIMIT),
         EndReason::Cancelled => ExitCode::from(exit::INTERRUPTED),
@@ -59,13 +67,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 /// Runs what the options ask for; gives the last event too where the run failed.
-fn checked_run(options: TrainOptions, display: DisplayOptions) -> (Result<RunReport>, Option<Box<End>>) {
+fn checked_run(
+    options: TrainOptions,
+    display: DisplayOptions,
+    group: &Group,
+) -> (Result<RunReport>, Option<Box<End>>) {
     let config = match Isa::check().map_err(Error::from).and_then(|()| Ok(RunConfig::resolve(options)?)) {
         Ok(config) => config,
         Err(error) => return (Err(error), None),
     };
-    let lines = Lines::new(display.log_format.unwrap_or_default(), display.quiet.unwrap_or_default());
-    supervised(lines, |observer, cancel| Ok(train(&config, observer, cancel)?))
+    // The first process speaks for all.
+    let quiet = display.quiet.unwrap_or_default() || !group.is_first();
+    let lines = Lines::new(display.log_format.unwrap_or_default(), quiet);
+    supervised(lines, |observer, cancel| Ok(train_together(&config, observer, cancel, group)?))
 }
 
 /// An error in the format of the lines: a program that reads JSON reads errors as JSON too.

@@ -78,27 +78,30 @@ pub(super) struct Block<'a> {
     pub down: Projection<'a>,
 }
 
-/// The gradients of everything that is trained.
-#[derive(Debug, Default)]
+/// The gradients of everything that is trained, one tensor after another.
+#[derive(Debug)]
 pub(super) struct Gradients {
-    values: Vec<Vec<f32>>,
+    /// May be longer than the tensors are together.
+    pub values: Vec<f32>,
+    /// Where each tensor begins, and where the last one ends.
+    starts: Vec<usize>,
 }
 
 impl Gradients {
     pub(super) fn new(model: &Model) -> Self {
-        Self { values: model.tensors.iter().map(|tensor| vec![0.0; tensor.shape.elements()]).collect() }
+        let mut starts = vec![0];
+        for tensor in &model.tensors {
+            starts.push(starts[starts.len() - 1] + tensor.shape.elements());
+        }
+        Self { values: vec![0.0; starts[starts.len() - 1]], starts }
     }
 
     pub(super) fn of(&mut self, id: usize) -> &mut [f32] {
-        &mut self.values[id]
+        &mut self.values[self.starts[id]..self.starts[id + 1]]
     }
 
     pub(super) fn get(&self, id: usize) -> &[f32] {
-        &self.values[id]
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.values.iter_mut().for_each(|values| values.fill(0.0));
+        &self.values[self.starts[id]..self.starts[id + 1]]
     }
 }
 

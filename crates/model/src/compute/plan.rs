@@ -36,6 +36,8 @@ pub struct PlanRequest<'a> {
     pub lora: Option<&'a LoraSettings>,
     /// Bytes of the optimizer's state for the tensors that [`trained_shapes`] gives.
     pub optimizer: usize,
+    /// Bytes that adding up the gradients of a step's batches takes, besides those of one batch.
+    pub gradient_sum: usize,
     /// The longest batch.
     pub shapes: Shapes,
     /// Batches at work and prepared ahead, and images on their way into them, in bytes.
@@ -53,7 +55,7 @@ pub struct MemoryPlan {
     pub weights: usize,
     /// The adapter's values.
     pub adapters: usize,
-    /// Gradients of what is trained.
+    /// Gradients of what is trained, and their sum.
     pub gradients: usize,
     /// State of the optimizer.
     pub optimizer: usize,
@@ -116,7 +118,7 @@ impl MemoryPlan {
             process: request.process,
             weights: request.held.bytes(),
             adapters: if request.lora.is_some() { 4 * values } else { 0 },
-            gradients: 4 * values,
+            gradients: 4 * values + request.gradient_sum,
             optimizer: request.optimizer,
             activations: 0,
             recompute: 0,

@@ -224,7 +224,13 @@ impl Session {
 
     /// Sets all gradients to zero.
     pub fn clear_gradients(&mut self) {
-        self.gradients.clear();
+        self.gradients.values.fill(0.0);
+    }
+
+    /// The gradients of all trained tensors, one after another in the order of [`Session::visit`]. Whoever puts other
+    /// values in their place leaves at least as many.
+    pub fn gradients_mut(&mut self) -> &mut Vec<f32> {
+        &mut self.gradients.values
     }
 
     /// Shows every trained tensor with its gradient, always in the same order.

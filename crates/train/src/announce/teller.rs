@@ -20,19 +20,22 @@ pub(crate) struct StepsOfRun {
 /// Announces what the trainer does.
 pub(crate) struct Teller<'a, 'o> {
     announcer: &'a Announcer<'o>,
-    folder: PathBuf,
+    /// Where the events are written as well.
+    folder: Option<PathBuf>,
     steps: StepsOfRun,
 }
 
 impl<'a, 'o> Teller<'a, 'o> {
-    pub fn new(announcer: &'a Announcer<'o>, folder: &Path, steps: StepsOfRun) -> Self {
-        Self { announcer, folder: folder.to_owned(), steps }
+    pub fn new(announcer: &'a Announcer<'o>, folder: Option<&Path>, steps: StepsOfRun) -> Self {
+        Self { announcer, folder: folder.map(Path::to_owned), steps }
     }
 }
 
 impl Callback for Teller<'_, '_> {
     fn on_start(&mut self, state: &TrainerState, _: &mut Control) -> Result<(), BoxError> {
-        self.announcer.begin_file(&self.folder);
+        if let Some(folder) = &self.folder {
+            self.announcer.begin_file(folder);
+        }
         let StepsOfRun { steps_per_epoch, batch_size, accumulation } = self.steps;
         let (step, max_steps) = (state.global_step, state.max_steps);
         let started = Started { step, max_steps, steps_per_epoch, batch_size, accumulation };

@@ -120,6 +120,11 @@ impl CheckpointStore {
         Ok(store)
     }
 
+    /// The checkpoints in a folder that another process of the run keeps in order.
+    pub fn of_another(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
     /// Restores a checkpoint whose replacement was interrupted.
     fn put_back(&self) -> Result<(), CheckpointError> {
         for name in self.names()? {
@@ -131,6 +136,11 @@ impl CheckpointStore {
             }
         }
         Ok(())
+    }
+
+    /// Where the checkpoint of a step is, or would be.
+    pub fn path_of(&self, step: u64) -> PathBuf {
+        self.dir.join(format!("{PREFIX}{step}"))
     }
 
     /// Writes the checkpoint of a step; `fill` is given an empty folder to write its files into.
@@ -174,7 +184,7 @@ impl CheckpointStore {
     /// Gives a finished checkpoint its name. An older one of the same step stays until then, so a kill leaves
     /// one of them.
     fn name(&self, finished: &Path, step: u64) -> Result<Checkpoint, CheckpointError> {
-        let path = self.dir.join(format!("{PREFIX}{step}"));
+        let path = self.path_of(step);
         let replaced = self.dir.join(format!("{REPLACED}{step}"));
         rename_if_there(&path, &replaced)?;
         garden_files::rename(finished, &path).map_err(CheckpointError::io(&path))?;

@@ -8,7 +8,7 @@ use crate::{
     config::{RunConfig, TrainOptions},
     model_folder::ModelFolder,
     optimizer::Optimizer,
-    plan::Load,
+    plan::{Load, room},
     run::{RunError, VisionModel, open_data},
     trainer::{BatchSource, BoxError, TrainableModel},
 };
@@ -207,6 +207,8 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     for epoch in 0..work.rounds {
         source.seek(Position::start_of(epoch)).map_err(RunError::Other)?;
         while let Some((batch, end)) = source.next().map_err(RunError::Other)? {
+            // One process has all batches.
+            let Some(batch) = batch else { continue };
             if let Some(learner) = &mut learner {
                 learner.work(component, &batch).map_err(RunError::Other)?;
             }
@@ -232,7 +234,7 @@ struct Learner {
 
 impl Learner {
     fn new(config: &RunConfig, folder: &ModelFolder, load: &Load) -> Result<Self, RunError> {
-        let mut model = VisionModel::load(config, folder, load, |_| {})?;
+        let mut model = VisionModel::load(config, folder, load, room(), |_| {})?;
         let mut shapes = Vec::new();
         model.visit(&mut |tensor| shapes.push(tensor.shape));
         let settings = config.trainer();
@@ -244,7 +246,7 @@ impl Learner {
         if component == Component::Forward {
             return self.model.evaluate(batch).map(drop);
         }
-        self.model.zero_gradients();
+        self.model.gradients().fill(0.0);
         let sums = self.model.forward_backward(batch, 0)?;
         let scale = 1.0 / sums.label_tokens.max(1) as f32;
         self.optimizer.begin_step();

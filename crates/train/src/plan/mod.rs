@@ -12,7 +12,10 @@ pub use least::{Least, Setting};
 pub use planned::{Planned, PlannedError};
 pub use report::PlanReport;
 
-use crate::config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig};
+use crate::{
+    config::{Checkpointing, DataConfig, MemoryConfig, Method, OnMemoryLimit, RunConfig},
+    group,
+};
 use garden_data::Survey;
 use garden_memory::{ByteSize, probe::Probe, supervise::TELL_LEVEL};
 use garden_model::{
@@ -123,6 +126,8 @@ pub struct Load {
     pub decoding: usize,
     /// Bytes of the largest image as it is encoded.
     pub encoded: usize,
+    /// Processes that share the batches of a step.
+    pub processes: usize,
 }
 
 /// How many threads prepare rows, and how many bytes of batches they prepare ahead.
@@ -161,7 +166,7 @@ impl Load {
         let side = model.vision.patch_size;
         let patches = image_tokens * unit;
         let shapes = Shapes { tokens: rows * tokens, patches: rows * patches, labels: rows * learned.max(1) };
-        Self { shapes, decoding: PIXEL * patches * side * side, encoded: 0 }
+        Self { shapes, decoding: PIXEL * patches * side * side, encoded: 0, processes: 1 }
     }
 
     /// The longest batch of `rows` rows that a surveyed dataset can make.
@@ -172,7 +177,7 @@ impl Load {
             labels: survey.label_tokens.longest(rows) as usize,
         };
         let (decoding, encoded) = (survey.most_decoding_bytes as usize, survey.most_image_bytes as usize);
-        Self { shapes, decoding, encoded }
+        Self { shapes, decoding, encoded, processes: 1 }
     }
 
     /// The load that covers both.
@@ -183,7 +188,12 @@ impl Load {
             patches: a.patches.max(b.patches),
             labels: a.labels.max(b.labels),
         };
-        Self { shapes, decoding: self.decoding.max(other.decoding), encoded: self.encoded.max(other.encoded) }
+        Self {
+            shapes,
+            decoding: self.decoding.max(other.decoding),
+            encoded: self.encoded.max(other.encoded),
+            processes: self.processes,
+        }
     }
 
     fn batch_bytes(&self, patch_bytes: usize) -> usize {
@@ -206,11 +216,13 @@ pub fn plan(
         Method::Full => None,
     };
     let trained = trained_shapes(model, lora.as_ref())?;
+    let values = trained.iter().map(|shape| shape.elements()).sum();
     let process = source.process_bytes();
     let request = PlanRequest {
         held: source.stored.loaded(run.weights_precision()),
         lora: lora.as_ref(),
         optimizer: trained.into_iter().map(|shape| run.optimizer.bytes(shape)).sum(),
+        gradient_sum: group::bytes(values, run.accumulation, load.processes),
         shapes: load.shapes,
         batches: batches(run, model, load),
         process,
@@ -312,9 +324,12 @@ mod tests {
 
     #[test]
     fn weights_and_adapter_of_the_published_3b_are_those_that_are_known() {
-        let plan = plan_3b(TrainOptions::default(), None).unwrap();
+        let one_batch = TrainOptions { gradient_accumulation_steps: Some(1), ..TrainOptions::default() };
+        let plan = plan_3b(one_batch, None).unwrap();
         assert_eq!(plan.adapters, 4 * 41_084_928);
         assert_eq!(plan.gradients, plan.adapters);
+        let of_more = plan_3b(TrainOptions::default(), None).unwrap();
+        assert_eq!(of_more.gradients, 2 * plan.adapters, "that of a batch, and the sum");
         assert!((2.40e9..2.50e9).contains(&(plan.weights as f64)), "{}", plan.weights);
         assert_eq!(plan.recomputed_blocks, 0);
     }

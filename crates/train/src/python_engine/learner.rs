@@ -218,10 +218,18 @@ impl Learner for PythonLearner<'_, '_> {
     }
 
     fn add(&mut self, batch: &Batch, noise: u64) -> Result<BatchSums, BoxError> {
+        if batch.is_empty() {
+            return Ok(BatchSums::default());
+        }
         let padded = Padded::new(batch, &self.processor, PAD);
         let sums = Self::sums(batch, &padded);
         self.step.push((padded, noise));
         Ok(sums)
+    }
+
+    /// The worker adds the gradients of all batches itself, when it has all of them.
+    fn end_round(&mut self, _: usize) -> Result<(), BoxError> {
+        Ok(())
     }
 
     fn end_step(&mut self, how: Move) -> Result<Moved, NotMoved> {
@@ -232,6 +240,9 @@ impl Learner for PythonLearner<'_, '_> {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<BatchSums, BoxError> {
+        if batch.is_empty() {
+            return Ok(BatchSums::default());
+        }
         self.begin(None)?;
         let padded = Padded::new(batch, &self.processor, PAD);
         let arrays = arrays(&padded);
@@ -246,6 +257,11 @@ impl Learner for PythonLearner<'_, '_> {
         self.begin(None)?;
         let checked: Checked = self.ask(&json!({"do": "check"}), &[])?;
         Ok(checked.tensor)
+    }
+
+    /// Compared between processes only, and this engine has one.
+    fn fingerprint(&mut self) -> u64 {
+        0
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), BoxError> {

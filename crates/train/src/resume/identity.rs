@@ -31,6 +31,16 @@ impl RunIdentity {
         Ok(Self { format: FORMAT, base: base::fingerprint(base)?, settings: settings::values(config) })
     }
 
+    /// A sum for each part of the base model.
+    pub fn base(&self) -> &BTreeMap<String, String> {
+        &self.base
+    }
+
+    /// Every setting that is compared.
+    pub fn settings(&self) -> &BTreeMap<String, String> {
+        &self.settings
+    }
+
     /// The contents of [`SETTINGS_FILE`].
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).unwrap_or_default()

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
     event::{ExampleRow, ImageSize, RowsSurveyed},
+    group::Group,
     model_folder::ModelFolder,
     numbers::verb,
     plan::{Load, Supply, workers},
@@ -20,8 +21,8 @@ use crate::{
 };
 use garden_data::{
     BadRow, DataError, Dataset, DatasetOptions, Measure, OnLongRow, PixelLimits, Progress, Purpose, Recipe,
-    RowCounts, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice, Survey, SurveyOptions, fnv1a,
-    shared_rows, survey,
+    RowCounts, RowError, RowReader, RowSet, RowShare, SharedRows, SizeClass, SplitChoice, Survey,
+    SurveyOptions, fnv1a, shared_rows, survey_part,
 };
 use garden_memory::counted;
 use std::sync::Arc;
@@ -54,14 +55,26 @@ pub struct RunData {
     longest: (Longest, usize),
     /// Evaluation rows that are also trained on.
     pub shared: Option<SharedRows>,
+    /// Bad rows of a separate evaluation set, such as are named.
+    pub bad_to_evaluate: Vec<RowError>,
     /// What lies beside the rows and is not read, one line each: other splits, folders behind links.
     splits: Vec<String>,
 }
 
 /// Opens and surveys the data of a run.
 pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) -> Result<RunData, RunError> {
+    open_together(config, model, progress, &Group::alone())
+}
+
+/// The same in each process of a group: every one of them surveys its share of the rows, and reads the rows of its batches.
+pub(super) fn open_together(
+    config: &RunConfig,
+    model: &ModelFolder,
+    progress: &dyn Progress,
+    group: &Group,
+) -> Result<RunData, RunError> {
     let split = config.data.split.clone().map(SplitChoice::Named).unwrap_or_default();
-    let (dataset, recipe) = open_part(&config.portions, split, config, model, progress)?;
+    let (dataset, recipe) = open_part(&config.portions, split, config, model, progress, group)?;
     let rows = dataset.rows();
     let held_out = config.eval_rows.held_out(rows);
     if held_out >= rows {
@@ -69,16 +82,18 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     }
     let seed = config.seed;
     let split = (held_out > 0).then_some(RowShare::HeldOut { rows: held_out, seed });
-    let mut survey = look_at(&dataset, &recipe, split, config, progress)?;
+    let mut survey = look_at(&dataset, &recipe, split, config, progress, group)?;
     let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
     check_usable(&survey, &config.dataset_names(), &config.data, longest)?;
     check_parts(&survey, &config.data)?;
-    let mut load = Load::surveyed(&survey, config.batch_size);
-    let mut one_row = Load::surveyed(&survey, 1);
+    let surveyed = |survey: &Survey, rows| Load { processes: group.size(), ..Load::surveyed(survey, rows) };
+    let mut load = surveyed(&survey, config.batch_size);
+    let mut one_row = surveyed(&survey, 1);
     let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &load);
     let part = |share, seed| Rows::new(dataset.clone(), recipe.clone(), &config.data, share, supply, seed);
     let share = if held_out > 0 { RowShare::Rest { held_out, seed } } else { RowShare::All };
-    let mut training = part(share, Some(seed)).with_usable(survey.rest().used());
+    let training = part(share, Some(seed)).skipping(survey.skipped.clone(), survey.rest());
+    let mut training = training.for_process(group, config.accumulation);
     let mut keys = Vec::new();
     if config.data.selective_loss != Level::None {
         keys = selective_keys(&config.data, &dataset)?;
@@ -103,24 +118,32 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
     };
     let trained_on = RowSet { dataset: dataset.clone(), share };
     let mut evaluated_on = split.map(|share| RowSet { share, ..trained_on.clone() });
+    let mut bad_to_evaluate = Vec::new();
     let evaluation = match own_rows {
-        None => split.map(|share| part(share, None)),
+        None => split.map(|share| part(share, None).skipping(survey.skipped.clone(), survey.held_out)),
         Some((name, split)) => {
             let portion = Portion { dataset: name.clone(), weight: 1 };
-            let (dataset, recipe) = open_part(&[portion], split, config, model, progress)?;
-            let survey = look_at(&dataset, &recipe, None, config, progress)?;
+            let (dataset, recipe) = open_part(&[portion], split, config, model, progress, group)?;
+            let survey = look_at(&dataset, &recipe, None, config, progress, group)?;
             let longest = Longest::of(&survey, &recipe.processor, config.data.max_seq_length);
             check_usable(&survey, name, &config.data, longest)?;
-            let own = Load::surveyed(&survey, config.batch_size);
+            let own = surveyed(&survey, config.batch_size);
             load = load.union(own);
-            one_row = one_row.union(Load::surveyed(&survey, 1));
+            one_row = one_row.union(surveyed(&survey, 1));
             let supply = Supply::new(config, recipe.processor.config().patch_bytes(), &own);
             evaluated_on = Some(RowSet { dataset: dataset.clone(), share: RowShare::All });
-            Some(Rows::new(dataset, recipe, &config.data, RowShare::All, supply, None))
+            let rows = Rows::new(dataset, recipe, &config.data, RowShare::All, supply, None);
+            let rows = rows.skipping(survey.skipped.clone(), survey.rest());
+            bad_to_evaluate = survey.bad_rows;
+            Some(rows)
         }
     };
+    // An evaluation is a step without an end: each process takes every so manieth batch.
+    let evaluation = evaluation.map(|rows| rows.for_process(group, group.size() as u64));
     let compare = |rows: &RowSet| shared_rows(&trained_on, rows, workers(&config.data), progress);
-    let shared = evaluated_on.as_ref().map(compare).transpose()?;
+    // A warning alone depends on it, and the first process gives that.
+    let shared =
+        group.by_first(|| Ok::<_, RunError>(evaluated_on.as_ref().map(compare).transpose()?), || None)?;
     let splits = [Some(&trained_on), evaluated_on.as_ref().filter(|_| split.is_none())];
     let splits = splits.into_iter().flatten().flat_map(|rows| rows.dataset.not_read());
     let splits = splits.map(|note| note.to_string()).collect();
@@ -140,6 +163,7 @@ pub fn open(config: &RunConfig, model: &ModelFolder, progress: &dyn Progress) ->
         one_row,
         longest,
         shared,
+        bad_to_evaluate,
         splits,
     })
 }
@@ -150,6 +174,7 @@ fn open_part(
     config: &RunConfig,
     model: &ModelFolder,
     progress: &dyn Progress,
+    group: &Group,
 ) -> Result<(Arc<Dataset>, Arc<Recipe>), RunError> {
     let data = &config.data;
     let options = DatasetOptions {
@@ -160,14 +185,16 @@ fn open_part(
         ..DatasetOptions::default()
     };
     let open = |portion: &Portion| Ok((Dataset::open(&portion.dataset, &options, progress)?, portion.weight));
-    let dataset = Arc::new(Dataset::join(portions.iter().map(open).collect::<Result<_, DataError>>()?)?);
+    // The first process downloads and makes indexes, the others find them.
+    let parts = group.first_then_others(|| portions.iter().map(open).collect::<Result<_, DataError>>())?;
+    let dataset = group.all_well(parts.and_then(Dataset::join).map_err(RunError::from))?;
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     let recipe = Recipe {
         processor: model.processor(pixels)?,
         encoder: model.encoder().clone(),
         purpose: Purpose::Learn { train_on: data.train_on, max_tokens: Some(data.max_seq_length) },
     };
-    Ok((dataset, Arc::new(recipe)))
+    Ok((Arc::new(dataset), Arc::new(recipe)))
 }
 
 fn look_at(
@@ -176,6 +203,7 @@ fn look_at(
     held_out: Option<RowShare>,
     config: &RunConfig,
     progress: &dyn Progress,
+    group: &Group,
 ) -> Result<Survey, RunError> {
     let options = SurveyOptions {
         measure: Measure::Rows(recipe.clone()),
@@ -184,7 +212,14 @@ fn look_at(
         // A broken image is found when it is trained on, and handled by the rule that the user chose.
         decode: false,
     };
-    Ok(survey(dataset, options, progress)?)
+    let (rows, rank, processes) = (dataset.rows(), group.rank() as u64, group.size() as u64);
+    let begins = |rank: u64| rows / processes * rank + rank.min(rows % processes);
+    let own = survey_part(dataset, &options, begins(rank)..begins(rank + 1), progress);
+    let own = group.all_well(own.map_err(RunError::from))?;
+    let mut parts = group.gather(&own)?.into_iter();
+    let mut all = parts.next().unwrap_or(own);
+    parts.for_each(|part| all.join(part));
+    Ok(all.finish(dataset, &options)?)
 }
 
 /// Refuses at once what would end the run later.

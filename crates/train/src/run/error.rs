@@ -9,6 +9,8 @@ use super::{
 };
 use crate::{
     checkpoint::CheckpointError,
+    config::Engine,
+    group::{Elsewhere, GroupError},
     model_folder::ModelFolderError,
     numbers::{none_can, verb},
     plan::LimitTooLow,
@@ -100,6 +102,28 @@ pub enum RunError {
     Python(#[from] PythonError),
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    #[error(
+        "a step has {accumulation} micro-batches, fewer than the {processes} processes of this run: some would have nothing to do. \
+         Let a step have as many micro-batches as there are processes, or start fewer processes"
+    )]
+    FewBatches { accumulation: u64, processes: usize },
+    #[error("the engine {0} trains in one process: start one")]
+    EngineInGroup(Engine),
+    #[error("rank {rank} is another run than rank 0: {differs}")]
+    Unlike { rank: usize, differs: String },
+    #[error(
+        "rank {rank} has other rows than rank 0: every process must find the same dataset under the name that was given"
+    )]
+    OtherRows { rank: usize },
+    #[error(
+        "{} is not there for rank {rank}: the output folder must be on a file system that all processes see",
+        path.display()
+    )]
+    NotShared { path: PathBuf, rank: usize },
+    #[error(transparent)]
+    Elsewhere(#[from] Elsewhere),
+    #[error(transparent)]
+    Group(#[from] GroupError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("{0}")]

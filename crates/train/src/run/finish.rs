@@ -3,7 +3,7 @@
 //! Takes the last checkpoint, or the best one after early stopping, and writes its adapter, the base's
 //! tokenizer and processor files, the history, the model card and the report.
 
-use super::{Run, RunData, RunError};
+use super::{Run, RunData, RunError, together::LeftOut};
 use crate::{
     checkpoint::{Checkpoint, MANIFEST},
     event::Topic,
@@ -43,6 +43,7 @@ impl Run<'_, '_> {
         base: &Path,
         outcome: &Outcome,
         memory: &MemorySummary,
+        left_out: &LeftOut,
     ) -> Result<(), RunError> {
         let output = &self.config.output_dir;
         if matches!(outcome.stopped, Some(StopReason::MemoryLimit(_) | StopReason::Cancelled)) {
@@ -61,17 +62,17 @@ impl Run<'_, '_> {
         }
         copy_companions(base, output).map_err(|error| RunError::Other(error.into()))?;
         outcome.state.save(output).map_err(RunError::io(output))?;
-        let tally = data.training.tally();
-        let dropped = [("too long", tally.too_long), ("without a label", tally.no_label), ("bad", tally.bad)];
+        let dropped =
+            [("too long", left_out.too_long), ("without a label", left_out.no_label), ("bad", left_out.bad)];
         let dropped: Vec<(String, u64)> = dropped
             .into_iter()
             .filter(|(_, count)| *count > 0)
             .map(|(why, count)| (why.to_owned(), count))
             .collect();
-        for row in &tally.bad_rows {
+        for row in &left_out.bad_rows {
             self.announcer.note(Topic::SkippedRow, format!("skipped {row}"));
         }
-        for row in data.evaluation.iter().flat_map(|rows| rows.tally().bad_rows) {
+        for row in &left_out.bad_to_evaluate {
             self.announcer.note(Topic::SkippedRow, format!("skipped in evaluation {row}"));
         }
         let finished = FinishedRun {

@@ -12,6 +12,7 @@ mod longest;
 mod model;
 mod output;
 mod report;
+mod together;
 
 pub use data::{RunData, open as open_data};
 pub use error::RunError;
@@ -26,9 +27,11 @@ use crate::{
     checkpoint::{Checkpoint, CheckpointStore},
     config::RunConfig,
     event::{self, Event, ModelLoaded, Observer, PlanPart, Topic},
+    group::Group,
     model_folder::ModelFolder,
-    monitor::{MemoryMonitor, MemorySummary, TensorUsage},
+    monitor::{MemoryMonitor, MemorySummary, TensorUsage, Trace},
     outputs::loggers::Loggers,
+    plan::room,
     python_engine::{Interpreter, PythonLearner},
     resume::{self, RunIdentity, SETTINGS_FILE},
     rows::SelectiveLog,
@@ -54,10 +57,22 @@ pub fn train(
     observer: &mut dyn Observer,
     cancel: &Cancel,
 ) -> Result<RunReport, RunError> {
+    train_together(config, observer, cancel, &Group::alone())
+}
+
+/// The same in each process of a group, to the same result. Only the first one writes into the output folder, apart from a
+/// memory trace of each; a cancel or a limit in any of them ends all after a checkpoint. An error that the others cannot
+/// know of leaves them waiting: then the group must be given up ([`Group::abort`]).
+pub fn train_together(
+    config: &RunConfig,
+    observer: &mut dyn Observer,
+    cancel: &Cancel,
+    group: &Group,
+) -> Result<RunReport, RunError> {
     let announcer = Announcer::new(observer);
     // The folder is this run's until its last event is written.
     let mut lock = None;
-    let result = run(config, &announcer, cancel, &mut lock);
+    let result = run(config, &announcer, cancel, group, &mut lock);
     announcer.tell(Event::End(Box::new(report::end(&result, announcer.last()))));
     result
 }
@@ -66,24 +81,38 @@ fn run(
     config: &RunConfig,
     announcer: &Announcer<'_>,
     cancel: &Cancel,
+    group: &Group,
     lock: &mut Option<FolderLock>,
 ) -> Result<RunReport, RunError> {
     let output = &config.output_dir;
-    if cancel.is_cancelled() {
+    let is_cancelled = || together::is_cancelled(group, cancel);
+    if is_cancelled()? {
         return RunReport::cancelled_early(output, None);
     }
+    together::check(config, group)?;
     // What is missing is said before anything is fetched.
     let python = config.engine.is_python().then(|| Interpreter::find(config)).transpose()?;
-    let base = model_folder(&config.base_model, announcer)?;
-    output::check(config, &base)?;
-    *lock = Some(FolderLock::take(output)?);
-    let store = CheckpointStore::open(output)?;
-    let identity = RunIdentity::of(config, &base)?;
+    let base = group.first_then_others(|| model_folder(&config.base_model, announcer))?;
+    let base = group.all_well(base.map_err(RunError::from))?;
+    let store = group.by_first(
+        || {
+            output::check(config, &base)?;
+            *lock = Some(FolderLock::take(output)?);
+            Ok::<_, RunError>(CheckpointStore::open(output)?)
+        },
+        || CheckpointStore::of_another(output),
+    )?;
+    let identity = group.all_well(RunIdentity::of(config, &base))?;
+    together::compare(config, &identity, group)?;
     // A checkpoint that cannot be resumed is refused before rows are read and weights are loaded.
-    let checkpoint = resume::choose(&config.resume, &store, output, &identity, announcer)?;
-    let folder = ModelFolder::open(&base)?;
-    let mut data = data::open(config, &folder, announcer)?;
-    let run = Run { config, announcer, store, identity };
+    let checkpoint = together::checkpoint(group, || {
+        Ok(resume::choose(&config.resume, &store, output, &identity, announcer)?)
+    })?;
+    let folder = group.all_well(ModelFolder::open(&base).map_err(RunError::from))?;
+    let mut data = data::open_together(config, &folder, announcer, group)?;
+    together::compare_rows(&data, group)?;
+    let beside = together::beside(group)?;
+    let run = Run { config, announcer, store, identity, group, beside };
     if let Some(checkpoint) = &checkpoint {
         if let Some(end) = run.finished(&data, checkpoint)? {
             return RunReport::already(end, output, checkpoint);
@@ -92,7 +121,7 @@ fn run(
     }
     announcer.tell(Event::RowsSurveyed(Box::new(data.describe())));
     data.warning().into_iter().for_each(|warning| announcer.note(Topic::SharedRows, warning));
-    if cancel.is_cancelled() {
+    if is_cancelled()? {
         return RunReport::cancelled_early(output, checkpoint);
     }
     let settings = run.trainer_settings(&data);
@@ -100,7 +129,8 @@ fn run(
         None => {
             let mut model = run.load(&folder, &data)?;
             let about = Learned::native(&model);
-            run.train(&mut NativeLearner::new(&mut model, &settings), about, &mut data, &checkpoint, cancel)?
+            let mut learner = NativeLearner::new(&mut model, &settings, group);
+            run.train(&mut learner, about, &mut data, &checkpoint, cancel)?
         }
         Some(python) => {
             let Some(mut worker) = run.start(python, &folder, &data, cancel)? else {
@@ -112,7 +142,10 @@ fn run(
     }) else {
         return RunReport::cancelled_early(output, checkpoint);
     };
-    run.finish(parameters, &data, &base, &outcome, &memory)?;
+    let ranks = together::memory_of_all(group, &memory)?;
+    together::worst(&ranks).into_iter().for_each(|worst| announcer.note(Topic::Memory, worst));
+    let left_out = together::left_out(group, &data)?;
+    group.by_first(|| run.finish(parameters, &data, &base, &outcome, &memory, &left_out), || ())?;
     Ok(RunReport::of(output, outcome, memory))
 }
 
@@ -146,6 +179,9 @@ struct Run<'a, 'o> {
     announcer: &'a Announcer<'o>,
     store: CheckpointStore,
     identity: RunIdentity,
+    group: &'a Group,
+    /// Processes of the group on this machine.
+    beside: usize,
 }
 
 impl<'a, 'o> Run<'a, 'o> {
@@ -168,9 +204,10 @@ impl<'a, 'o> Run<'a, 'o> {
         let config = self.config;
         let begun = Instant::now();
         let loading = self.announcer.loading();
-        let model = VisionModel::load(config, folder, &data.load, |share| loading.advance_to(share));
+        let room = room().map(|room| room / self.beside as u64);
+        let model = VisionModel::load(config, folder, &data.load, room, |share| loading.advance_to(share));
         drop(loading);
-        let model = model?;
+        let model = self.group.all_well(model)?;
         self.tell_loaded(model.parameters(), begun);
         self.announcer.tell(Event::Plan(plan_event(model.plan())));
         Ok(model)
@@ -226,37 +263,42 @@ impl<'a, 'o> Run<'a, 'o> {
         checkpoint: &Option<Checkpoint>,
         cancel: &Cancel,
     ) -> Result<Option<Trained>, RunError> {
-        if cancel.is_cancelled() {
+        if together::is_cancelled(self.group, cancel)? {
             return Ok(None);
         }
-        let (config, announcer) = (self.config, self.announcer);
+        let (config, announcer, group) = (self.config, self.announcer, self.group);
         let settings = self.trainer_settings(data);
         let (rows, batch_size) = (data.training.usable_rows(), data.training.batch_size());
         let (StepPlan { per_epoch, .. }, schedule) = self.schedule(data)?;
         let steps = StepsOfRun { steps_per_epoch: per_epoch, batch_size, accumulation: config.accumulation };
         let facts = RunFacts {
-            dataset_size: Some(rows),
-            samples_per_step: Some(batch_size * config.accumulation),
+            // What one process sees of an epoch and of a step.
+            dataset_size: Some(rows.div_ceil(group.size() as u64)),
+            samples_per_step: Some(batch_size * config.accumulation.div_ceil(group.size() as u64)),
             ..RunFacts::default()
         };
         let output = &config.output_dir;
+        let trace = Trace { folder: output, rank: group.rank() };
         let mut monitor =
-            MemoryMonitor::start(config.memory.clone(), facts, about.plan, output, announcer, about.usage)
+            MemoryMonitor::start(config.memory.clone(), facts, about.plan, trace, announcer, about.usage)
                 .map_err(RunError::Other)?;
         let mut loggers = Loggers::new(output, &config.report_to, self.flat_settings(), announcer);
         let mut selective = SelectiveLog::new(data.training.selective_statistics());
         let mut early = config.early_stopping_patience.map(EarlyStopping::new);
         let mut cancel = cancel.clone();
-        let mut teller = Teller::new(announcer, output, steps);
+        let mut teller = Teller::new(announcer, group.is_first().then_some(output), steps);
         // The monitor comes first: the other callbacks see what it adds to a log entry.
         let mut callbacks: Vec<&mut dyn Callback> = vec![&mut monitor, &mut selective];
         callbacks.extend(early.as_mut().map(|early| early as &mut dyn Callback));
-        callbacks.push(&mut loggers);
+        if group.is_first() {
+            callbacks.push(&mut loggers);
+        }
         callbacks.push(&mut teller);
         // An observer that cancels on an event ends the run right after it.
         callbacks.push(&mut cancel);
         let rows = TrainingData { training: &mut data.training, evaluation: data.evaluation.as_mut() };
-        let mut trainer = Trainer::new(learner, rows, settings, schedule, self.store.clone(), callbacks);
+        let trainer = Trainer::new(learner, rows, settings, schedule, self.store.clone(), callbacks);
+        let mut trainer = trainer.together(group);
         trainer.carry(SETTINGS_FILE, self.identity.to_bytes());
         if let Some(checkpoint) = checkpoint {
             trainer.resume(checkpoint)?;

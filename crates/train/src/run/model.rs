@@ -10,7 +10,7 @@ use crate::{
     merge::{copy_companions, write_config},
     model_folder::ModelFolder,
     monitor::{TensorMemory, TensorUsage},
-    plan::{Load, check_limit, plan, room},
+    plan::{Load, check_limit, plan},
     trainer::{BatchSums, BoxError, TrainableModel},
 };
 use garden_data::Batch;
@@ -32,16 +32,18 @@ pub struct VisionModel {
 }
 
 impl VisionModel {
-    /// Loads a model and lays out memory for the longest batch; `progress` is told the share loaded.
+    /// Loads a model and lays out memory for the longest batch, in what `room` says is left; `progress` is told the share
+    /// loaded.
     pub fn load(
         config: &RunConfig,
         folder: &ModelFolder,
         load: &Load,
+        room: Option<u64>,
         progress: impl FnMut(f32),
     ) -> Result<Self, RunError> {
         let model_config = folder.config().clone();
         let checkpoint = folder.weights()?;
-        let plan = plan(config, &model_config, folder.source().clone(), load, room())?
+        let plan = plan(config, &model_config, folder.source().clone(), load, room)?
             .keeping(config.memory.budget.map(|bytes| bytes as usize))?;
         check_limit(config, &plan)?;
         // Settings are checked before gigabytes are read.
@@ -141,6 +143,9 @@ impl TrainableModel for VisionModel {
     type Batch = Batch;
 
     fn forward_backward(&mut self, batch: &Batch, noise: u64) -> Result<BatchSums, BoxError> {
+        if batch.is_empty() {
+            return Ok(BatchSums::default());
+        }
         let packed = Self::packed(&mut self.grids, batch);
         let sums = self
             .session
@@ -150,14 +155,17 @@ impl TrainableModel for VisionModel {
     }
 
     fn evaluate(&mut self, batch: &Batch) -> Result<BatchSums, BoxError> {
+        if batch.is_empty() {
+            return Ok(BatchSums::default());
+        }
         let packed = Self::packed(&mut self.grids, batch);
         let sums =
             self.session.evaluate(&self.model, &packed).map_err(|error| Self::in_rows(batch, error))?;
         Ok(self.sums(batch, sums))
     }
 
-    fn zero_gradients(&mut self) {
-        self.session.clear_gradients();
+    fn gradients(&mut self) -> &mut Vec<f32> {
+        self.session.gradients_mut()
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {

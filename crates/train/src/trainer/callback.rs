@@ -11,10 +11,11 @@ use super::{
     model::{BatchSums, BoxError},
     state::{LogEntry, TrainerState},
 };
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Why a run ended before its last step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
     /// Evaluations did not improve within the user's patience.
     EarlyStopping,
@@ -25,7 +26,7 @@ pub enum StopReason {
 }
 
 /// What callbacks ask of the trainer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
     /// Write a checkpoint after this step.
     pub save: bool,
@@ -53,6 +54,19 @@ pub struct StepFacts {
     pub seconds: f64,
     /// Seconds of these spent waiting for data.
     pub data_seconds: f64,
+    /// What it was like for each of several processes.
+    pub group: Option<GroupFacts>,
+}
+
+/// A step of several processes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupFacts {
+    /// Seconds that this process waited for others.
+    pub waited_seconds: f64,
+    /// The process that the others waited for: the one that computed for the longest.
+    pub slowest: usize,
+    /// By how many seconds it took longer than the fastest.
+    pub apart_seconds: f64,
 }
 
 /// Follows a run.

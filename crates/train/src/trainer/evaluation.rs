@@ -4,7 +4,7 @@
 //! best so far. A run that must end at once does not wait for an evaluation: a missing one is made when the
 //! run is resumed.
 
-use super::{BatchSource, BatchSums, BoxError, Control, Learner, TrainError, Trainer};
+use super::{BatchSource, BatchSums, BoxError, Control, Learner, TrainError, Trainer, step::NumberedSums};
 use crate::event::{Note, Topic};
 use garden_data::Position;
 use garden_memory::counted;
@@ -60,7 +60,8 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
             self.state.best_model_checkpoint = Some(format!("checkpoint-{step}"));
             control.save = true;
         }
-        self.tell(|callback, state| callback.on_evaluate(state, improved, control))
+        self.tell(|callback, state| callback.on_evaluate(state, improved, control))?;
+        self.agree(control)
     }
 
     /// Writes a checkpoint if there is none of this step: an evaluation that fails must not lose what was
@@ -90,22 +91,58 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
         Ok(false)
     }
 
-    /// Sums over all the evaluation data; nothing if the run must end before its last batch.
+    /// Sums over all the evaluation data; nothing if the run must end before its last batch. Each process evaluates its own
+    /// batches.
     fn evaluation_sums(&mut self, control: &mut Control) -> Result<Option<BatchSums>, BoxError> {
-        let mut sums = BatchSums::default();
-        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(None) };
-        data.seek(Position::default())?;
-        while let Some((batch, _)) = data.next()? {
-            sums += self.learner.evaluate(&batch)?;
-            data.recycle(batch);
+        let processes = self.group.size() as u64;
+        let (mut own, mut failure) = (Vec::new(), None);
+        let batches = self.begin_evaluation().unwrap_or_else(|error| {
+            failure = Some(error);
+            0
+        });
+        let batches = self.group.gather(&batches)?.into_iter().max().unwrap_or_default();
+        for number in 0..batches {
+            if failure.is_none() {
+                match self.evaluate_next() {
+                    Ok(sums) => own.extend(sums.map(|sums| NumberedSums::new(number, sums))),
+                    Err(error) => failure = Some(error),
+                }
+            }
+            if number % processes + 1 < processes && number + 1 < batches {
+                continue;
+            }
             for callback in &mut self.callbacks {
                 callback.on_evaluation_batch(control)?;
             }
+            self.agree(control)?;
             if control.must_end() {
-                data.pause();
+                self.evaluation.iter_mut().for_each(|data| data.pause());
                 return Ok(None);
             }
         }
+        let said = self.group.gather(&(own, failure.as_ref().map(ToString::to_string)))?;
+        let reported =
+            said.iter().enumerate().find_map(|(rank, (_, failure))| Some((rank, failure.clone()?)));
+        match (failure, reported) {
+            (Some(error), _) => Err(error),
+            (None, Some((rank, reason))) => Err(format!("rank {rank}: {reason}").into()),
+            (None, None) => Ok(Some(NumberedSums::add_up(said.into_iter().flat_map(|(sums, _)| sums)))),
+        }
+    }
+
+    /// Goes to the first batch, and gives how many there are.
+    fn begin_evaluation(&mut self) -> Result<u64, BoxError> {
+        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(0) };
+        data.seek(Position::default())?;
+        data.ahead(u64::MAX)
+    }
+
+    /// The sums of the next batch, if it is this process's.
+    fn evaluate_next(&mut self) -> Result<Option<BatchSums>, BoxError> {
+        let Some(data) = self.evaluation.as_deref_mut() else { return Ok(None) };
+        let Some((Some(batch), _)) = data.next()? else { return Ok(None) };
+        let sums = self.learner.evaluate(&batch)?;
+        data.recycle(batch);
         Ok(Some(sums))
     }
 }

@@ -5,7 +5,7 @@
 //! trainer's business.
 
 use super::{BatchSums, BoxError};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// How a step is to move the weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,6 +14,8 @@ pub struct Move {
     pub rate: f64,
     /// Label tokens of all batches of the step: the loss is their mean.
     pub label_tokens: u64,
+    /// Sum of the token losses, where it is known yet.
+    pub loss: f64,
 }
 
 /// A step that was taken.
@@ -62,6 +64,14 @@ pub trait Learner {
     /// need not be known yet; [`Learner::end_step`] gives it.
     fn add(&mut self, batch: &Self::Batch, noise: u64) -> Result<BatchSums, BoxError>;
 
+    /// Ends a round, in which each of the first `contributions` processes added a batch: its gradients belong to the step.
+    fn end_round(&mut self, contributions: usize) -> Result<(), BoxError>;
+
+    /// How long this process waited for the gradients of others in this step.
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Moves the weights by the batches of the step. A step that diverged leaves nothing worth saving.
     fn end_step(&mut self, how: Move) -> Result<Moved, NotMoved>;
 
@@ -70,6 +80,9 @@ pub trait Learner {
 
     /// The first trained tensor, or part of the optimizer's state, that holds values that are not finite.
     fn first_not_finite(&mut self) -> Result<Option<String>, BoxError>;
+
+    /// Changes when a trained value does, if only by a bit.
+    fn fingerprint(&mut self) -> u64;
 
     /// Writes weights and the optimizer's state into a folder.
     fn save(&mut self, dir: &Path) -> Result<(), BoxError>;

@@ -14,8 +14,9 @@ mod progress;
 mod resume;
 mod save;
 mod state;
+mod step;
 
-pub use callback::{Callback, Control, EarlyStopping, StepFacts, StopReason};
+pub use callback::{Callback, Control, EarlyStopping, GroupFacts, StepFacts, StopReason};
 pub use end::{End, end_of};
 pub use learner::{Learner, Move, Moved, NotMoved};
 pub use model::{BatchSource, BatchSums, BoxError, TrainableModel};
@@ -24,13 +25,14 @@ pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 
 use crate::{
     checkpoint::{Checkpoint, CheckpointError, CheckpointStore},
+    group::{Elsewhere, Group, GroupError},
     optimizer::{AdamSettings, OptimizerKind},
     schedule::Schedule,
 };
 use garden_data::Position;
 use progress::Progress;
 use serde::Serialize;
-use std::{collections::BTreeMap, time::Instant};
+use std::collections::BTreeMap;
 
 /// When something happens that is not done at every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -178,6 +180,23 @@ pub enum TrainError {
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The processes that train together have different weights.
+    #[error(
+        "step {step}: rank {rank} has other weights than rank 0: one of their machines computes otherwise, or wrongly. No \
+         checkpoint was written of it"
+    )]
+    Apart {
+        /// The optimizer step.
+        step: u64,
+        /// The first process that differs.
+        rank: usize,
+    },
+    /// Another process of the run failed.
+    #[error(transparent)]
+    Elsewhere(#[from] Elsewhere),
+    /// The processes of the run lost each other.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// An epoch gave no batch at all.
     #[error("the dataset gave no batch: every row was dropped")]
     NoData,
@@ -226,6 +245,7 @@ pub struct Trainer<'a, 'c, L: Learner, S> {
     saved: Option<Checkpoint>,
     /// Small files that every checkpoint holds besides the trainer's own.
     carried: Vec<(&'static str, Vec<u8>)>,
+    group: Group,
 }
 
 impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S> {
@@ -264,7 +284,13 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
             evaluated_at: None,
             saved: None,
             carried: Vec::new(),
+            group: Group::alone(),
         }
+    }
+
+    /// Trains together with other processes, which do the same. The first one writes the checkpoints.
+    pub fn together(self, group: &Group) -> Self {
+        Self { group: group.clone(), ..self }
     }
 
     /// Puts a small file into every checkpoint that this run writes.
@@ -277,6 +303,7 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
         let mut control = Control::default();
         self.tell(|callback, state| callback.prepare(state))?;
         self.tell(|callback, state| callback.on_start(state, &mut control))?;
+        self.agree(&mut control)?;
         if self.lacks_evaluation() {
             self.evaluate(&mut control)?;
             if std::mem::take(&mut control.save) {
@@ -291,9 +318,8 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
             self.tell(|callback, state| callback.on_step_begin(state))?;
             let step = self.step()?;
             seek = step.is_none_or(|(_, epoch_ended)| epoch_ended);
-            match &step {
-                Some((facts, _)) => self.after_step(facts, &mut control)?,
-                None => self.skip_rest_of_epoch()?,
+            if let Some((facts, _)) = &step {
+                self.after_step(facts, &mut control)?;
             }
             if seek {
                 self.after_epoch(&mut control)?;
@@ -338,46 +364,6 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
         Ok(Outcome { state: self.state, stopped, checkpoint })
     }
 
-    /// One optimizer step; nothing if the epoch has no batch left.
-    fn step(&mut self) -> Result<Option<(StepFacts, bool)>, TrainError> {
-        let number = self.state.global_step + 1;
-        let failed = |source| TrainError::Step { step: number, source };
-        let epoch = self.progress.position.epoch;
-        let start = Instant::now();
-        let mut facts = StepFacts::default();
-        let mut batches = 0;
-        self.learner.begin_step();
-        while batches < self.settings.accumulation {
-            let asked = Instant::now();
-            let next = self.data.next().map_err(failed)?;
-            facts.data_seconds += asked.elapsed().as_secs_f64();
-            let Some((batch, position)) = next else { break };
-            let noise = mix(self.settings.seed, number, batches);
-            facts.sums += self.learner.add(&batch, noise).map_err(failed)?;
-            self.data.recycle(batch);
-            self.progress.position = position;
-            batches += 1;
-        }
-        if batches == 0 {
-            return Ok(None);
-        }
-        facts.learning_rate = self.schedule.rate(self.state.global_step);
-        let how = Move { rate: facts.learning_rate, label_tokens: facts.sums.label_tokens };
-        let moved = self.learner.end_step(how).map_err(|error| match error {
-            NotMoved::Diverged { what, value } => TrainError::Diverged { step: number, what, value },
-            NotMoved::Failed(source) => failed(source),
-        })?;
-        facts.sums.loss = moved.loss;
-        facts.gradient_norm = moved.gradient_norm;
-        facts.seconds = start.elapsed().as_secs_f64();
-        if batches < self.settings.accumulation {
-            // All rows left in the epoch were dropped.
-            self.progress.position = Position::start_of(epoch + 1);
-        }
-        let epoch_ended = self.progress.position.epoch > epoch;
-        Ok(Some((facts, epoch_ended)))
-    }
-
     fn after_step(&mut self, facts: &StepFacts, control: &mut Control) -> Result<(), TrainError> {
         self.saved = None;
         self.state.global_step += 1;
@@ -386,21 +372,12 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
         self.state.epoch = epoch as f64 + row as f64 / self.data.rows().max(1) as f64;
         self.progress.add(facts);
         self.tell(|callback, state| callback.on_step_end(state, facts, control))?;
+        self.agree(control)?;
         let step = self.state.global_step;
         if self.settings.logging_steps > 0 && step.is_multiple_of(self.settings.logging_steps) {
             self.log_training()?;
         }
         if self.settings.evaluate.is_due(step, false) { self.evaluate(control) } else { Ok(()) }
-    }
-
-    /// Goes to the next epoch, since all rows left in this one were dropped.
-    fn skip_rest_of_epoch(&mut self) -> Result<(), TrainError> {
-        let Position { epoch, row } = self.progress.position;
-        if row == 0 {
-            return Err(TrainError::NoData);
-        }
-        self.progress.position = Position::start_of(epoch + 1);
-        Ok(())
     }
 
     fn after_epoch(&mut self, control: &mut Control) -> Result<(), TrainError> {
@@ -437,14 +414,6 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
         }
         Ok(())
     }
-}
-
-/// A seed for each batch of each step, by the finaliser of SplitMix64.
-fn mix(seed: u64, step: u64, batch: u64) -> u64 {
-    let mut x = seed ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ batch.wrapping_mul(0xd1b5_4a32_d192_ed03);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 #[cfg(test)]

@@ -63,8 +63,9 @@ pub trait TrainableModel {
     /// Loss and hits without gradients.
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<BatchSums, BoxError>;
 
-    /// Sets all gradients to zero.
-    fn zero_gradients(&mut self);
+    /// The gradients of all trained tensors, one after another in the order of [`TrainableModel::visit`]. Whoever puts other
+    /// values in their place leaves at least as many.
+    fn gradients(&mut self) -> &mut Vec<f32>;
 
     /// Shows every trainable tensor, always in the same order.
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>));
@@ -95,9 +96,23 @@ pub trait BatchSource {
     /// Goes to a position: the batches that follow are the rest of its epoch.
     fn seek(&mut self, position: Position) -> Result<(), BoxError>;
 
+    /// How many batches of the epoch that was sought are left, but at most as many as asked for.
+    fn ahead(&mut self, most: u64) -> Result<u64, BoxError>;
+
     /// The next batch of the epoch that was sought, and the position after it; nothing when no batch of that
-    /// epoch is left. After the epoch's last batch the position is the first row of the next epoch.
-    fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError>;
+    /// epoch is left. After the epoch's last batch the position is the first row of the next epoch. A batch that another
+    /// process has is not given.
+    fn next(&mut self) -> Result<Option<(Option<Self::Batch>, Position)>, BoxError>;
+
+    /// Rows of this epoch that turned out bad in this process.
+    fn bad_rows(&self) -> u64 {
+        0
+    }
+
+    /// Fails if so many rows of an epoch may not be bad: those of all processes.
+    fn check_bad_rows(&self, _bad: u64) -> Result<(), BoxError> {
+        Ok(())
+    }
 
     /// Frees what is held for the next batches, since none will be asked for in a while.
     fn pause(&mut self) {}

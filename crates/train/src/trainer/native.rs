@@ -8,9 +8,12 @@ use super::{
     BatchSums, BoxError, TrainableModel, TrainerSettings,
     learner::{Learner, Move, Moved, NotMoved},
 };
-use crate::optimizer::{Optimizer, SquaredNorm, StateValues};
+use crate::{
+    group::{GradientSum, Group},
+    optimizer::{Optimizer, SquaredNorm, StateValues},
+};
 use garden_model::{TensorFile, TensorFileError, TensorSpec, TensorWriter};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// The optimizer's state in a checkpoint.
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -21,18 +24,19 @@ pub struct NativeLearner<'a, M> {
     optimizer: Optimizer,
     norm: SquaredNorm,
     max_gradient_norm: f64,
-    /// Sum of the token losses of the step at hand.
-    loss: f64,
+    sum: GradientSum,
 }
 
 impl<'a, M: TrainableModel> NativeLearner<'a, M> {
-    /// An optimizer for all that the model trains.
-    pub fn new(model: &'a mut M, settings: &TrainerSettings) -> Self {
+    /// An optimizer for all that the model trains, in one process or in each of a group.
+    pub fn new(model: &'a mut M, settings: &TrainerSettings, group: &Group) -> Self {
         let mut shapes = Vec::new();
         model.visit(&mut |tensor| shapes.push(tensor.shape));
         let optimizer = Optimizer::new(settings.optimizer, settings.adam, shapes);
         let max_gradient_norm = settings.max_gradient_norm;
-        Self { model, optimizer, norm: SquaredNorm::default(), max_gradient_norm, loss: 0.0 }
+        let sum = GradientSum::new(group.clone(), model.gradients().len(), settings.accumulation);
+        model.gradients().resize(sum.length(), 0.0);
+        Self { model, optimizer, norm: SquaredNorm::default(), max_gradient_norm, sum }
     }
 
     fn save_optimizer(&mut self, path: &Path) -> Result<(), TensorFileError> {
@@ -75,22 +79,29 @@ impl<M: TrainableModel> Learner for NativeLearner<'_, M> {
     type Batch = M::Batch;
 
     fn begin_step(&mut self) {
-        self.model.zero_gradients();
-        self.loss = 0.0;
+        self.sum.begin();
     }
 
     fn add(&mut self, batch: &M::Batch, noise: u64) -> Result<BatchSums, BoxError> {
-        let sums = self.model.forward_backward(batch, noise)?;
-        self.loss += sums.loss;
-        Ok(sums)
+        self.model.gradients().fill(0.0);
+        self.model.forward_backward(batch, noise)
+    }
+
+    fn end_round(&mut self, contributions: usize) -> Result<(), BoxError> {
+        Ok(self.sum.add(self.model.gradients(), contributions)?)
+    }
+
+    fn waited(&self) -> Duration {
+        self.sum.waited()
     }
 
     fn end_step(&mut self, how: Move) -> Result<Moved, NotMoved> {
+        self.sum.finish(self.model.gradients()).map_err(|error| NotMoved::Failed(error.into()))?;
         let scale = 1.0 / how.label_tokens.max(1) as f64;
         self.norm.clear();
         self.model.visit(&mut |tensor| self.norm.add(tensor.gradient));
         let gradient_norm = self.norm.norm(scale);
-        let moved = Moved { loss: self.loss, gradient_norm }.check()?;
+        let moved = Moved { loss: how.loss, gradient_norm }.check()?;
         let scale = (scale * SquaredNorm::factor(gradient_norm, self.max_gradient_norm)) as f32;
         let optimizer = &mut self.optimizer;
         optimizer.begin_step();
@@ -123,6 +134,16 @@ impl<M: TrainableModel> Learner for NativeLearner<'_, M> {
             number += 1;
         });
         Ok(wrong)
+    }
+
+    fn fingerprint(&mut self) -> u64 {
+        let mut mark = 0u64;
+        self.model.visit(&mut |tensor| {
+            let bits = tensor.values.iter().map(|value| u64::from(value.to_bits()));
+            mark = bits
+                .fold(mark, |mark, bits| (mark ^ bits).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+        });
+        mark
     }
 
     fn save(&mut self, dir: &Path) -> Result<(), BoxError> {

@@ -71,8 +71,8 @@ impl TrainableModel for ToyModel {
         Ok(sums)
     }
 
-    fn zero_gradients(&mut self) {
-        self.gradient.fill(0.0);
+    fn gradients(&mut self) -> &mut Vec<f32> {
+        &mut self.gradient
     }
 
     fn visit(&mut self, visit: &mut dyn FnMut(TrainableTensor<'_>)) {
@@ -80,7 +80,7 @@ impl TrainableModel for ToyModel {
             name: "weights",
             shape: MatrixShape { rows: CLASSES, columns: FEATURES },
             values: &mut self.weights,
-            gradient: &self.gradient,
+            gradient: &self.gradient[..CLASSES * FEATURES],
             decays: true,
         });
     }
@@ -113,6 +113,18 @@ struct ToyData {
     /// From this place on rows are gone after the first pass, as images that somebody moves away.
     vanishes_from: Option<usize>,
     passes: u64,
+    /// Which of the batches of an epoch are this process's: those with this remainder.
+    turns: Turns,
+    /// Batches of the step at hand that were given or passed over.
+    turn: u64,
+}
+
+/// Batches of a step, processes, and which of these this is.
+#[derive(Clone, Copy)]
+struct Turns {
+    per_step: u64,
+    processes: u64,
+    rank: u64,
 }
 
 impl ToyData {
@@ -133,7 +145,32 @@ impl ToyData {
             dropped_from: None,
             vanishes_from: None,
             passes: 0,
+            turns: Turns { per_step: 1, processes: 1, rank: 0 },
+            turn: 0,
         }
+    }
+
+    fn shared(self, group: &Group, per_step: u64) -> Self {
+        let (processes, rank) = (group.size() as u64, group.rank() as u64);
+        Self { turns: Turns { per_step, processes, rank }, ..self }
+    }
+
+    /// The batch at a position, and the position after it.
+    fn batch_at(&self, mut position: Position) -> Option<(Vec<ToyRow>, Position)> {
+        if position.epoch > self.epoch {
+            return None;
+        }
+        let shift = position.epoch as usize * 7;
+        let mut batch = Vec::new();
+        let end = self.dropped_from.map_or(self.rows(), |place| place as u64);
+        while batch.len() < self.batch_size && position.row < end {
+            let row = (position.row as usize + shift) % self.rows.len();
+            position.row += 1;
+            if !(self.dropped)(row) {
+                batch.push(self.rows[row].clone());
+            }
+        }
+        (!batch.is_empty()).then(|| (batch, position.normalised(self.rows())))
     }
 }
 
@@ -162,25 +199,22 @@ impl BatchSource for ToyData {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<(Self::Batch, Position)>, BoxError> {
-        if self.position.epoch > self.epoch {
-            return Ok(None);
-        }
-        if self.fails_at.is_some_and(|at| self.position >= at) {
+    fn ahead(&mut self, most: u64) -> Result<u64, BoxError> {
+        self.turn = 0;
+        let batches =
+            std::iter::successors(self.batch_at(self.position), |(_, position)| self.batch_at(*position));
+        Ok(batches.take(most.min(1000) as usize).count() as u64)
+    }
+
+    fn next(&mut self) -> Result<Option<(Option<Self::Batch>, Position)>, BoxError> {
+        let Some((batch, position)) = self.batch_at(self.position) else { return Ok(None) };
+        let Turns { per_step, processes, rank } = self.turns;
+        let is_own = self.turn % per_step % processes == rank;
+        if is_own && self.fails_at.is_some_and(|at| self.position >= at) {
             return Err("killed".into());
         }
-        let shift = self.position.epoch as usize * 7;
-        let mut batch = Vec::new();
-        let end = self.dropped_from.map_or(self.rows(), |place| place as u64);
-        while batch.len() < self.batch_size && self.position.row < end {
-            let row = (self.position.row as usize + shift) % self.rows.len();
-            self.position.row += 1;
-            if !(self.dropped)(row) {
-                batch.push(self.rows[row].clone());
-            }
-        }
-        self.position = self.position.normalised(self.rows());
-        Ok(if batch.is_empty() { None } else { Some((batch, self.position)) })
+        (self.position, self.turn) = (position, self.turn + 1);
+        Ok(Some((is_own.then_some(batch), position)))
     }
 
     fn recycle(&mut self, _: Self::Batch) {}
@@ -216,13 +250,26 @@ fn train(
     evaluation: Option<&mut ToyData>,
     callbacks: Vec<&mut dyn Callback>,
 ) -> Result<(ToyModel, Outcome), TrainError> {
+    train_in(&Group::alone(), dir, settings, data, evaluation, callbacks)
+}
+
+/// The same in a group.
+fn train_in(
+    group: &Group,
+    dir: &Path,
+    settings: TrainerSettings,
+    data: &mut ToyData,
+    evaluation: Option<&mut ToyData>,
+    callbacks: Vec<&mut dyn Callback>,
+) -> Result<(ToyModel, Outcome), TrainError> {
     let mut model = ToyModel::new();
     let store = CheckpointStore::open(dir).unwrap();
     let found = store.newest().unwrap();
     let schedule = schedule(&settings, data);
     let rows = TrainingData { training: data, evaluation };
-    let mut learner = NativeLearner::new(&mut model, &settings);
-    let mut trainer = Trainer::new(&mut learner, rows, settings, schedule, store, callbacks);
+    let mut learner = NativeLearner::new(&mut model, &settings, group);
+    let trainer = Trainer::new(&mut learner, rows, settings, schedule, store, callbacks);
+    let mut trainer = trainer.together(group);
     if let Some(checkpoint) = &found.newest {
         trainer.resume(checkpoint)?;
     }
@@ -564,7 +611,7 @@ fn a_checkpoint_that_writes_the_end_of_an_epoch_the_older_way_resumes_to_the_sam
     std::fs::write(&path, progress.to_string()).unwrap();
     let (mut model, mut data) = (ToyModel::new(), rows());
     let schedule = schedule(&settings(), &data);
-    let mut learner = NativeLearner::new(&mut model, &settings());
+    let mut learner = NativeLearner::new(&mut model, &settings(), &Group::alone());
     let mut trainer = Trainer::new(
         &mut learner,
         TrainingData { training: &mut data, evaluation: None },
@@ -724,4 +771,130 @@ fn an_evaluation_of_fewer_rows_is_never_the_best() {
     let (partial, notes) = evaluations(Some(4));
     assert_eq!(partial.best_global_step, Some(2), "the only one on all rows");
     assert!(notes[0].contains("in 4 rows, an earlier one had"), "{notes:?}");
+}
+
+mod in_a_group {
+    use super::*;
+    use crate::group::threads;
+
+    /// Five micro-batches a step, so that no number of processes but one and five divides them.
+    fn group_settings() -> TrainerSettings {
+        TrainerSettings { accumulation: 5, evaluate: When::Steps(2), save: When::Steps(1), ..settings() }
+    }
+
+    /// What a run comes to in one of its processes.
+    fn run_rank(
+        group: &Group,
+        dir: &Path,
+        killed_at: Option<Position>,
+        callbacks: Vec<&mut dyn Callback>,
+    ) -> Result<(Vec<u32>, TrainerState, Option<StopReason>), TrainError> {
+        let settings = group_settings();
+        let mut data = ToyData::new(64, 3).shared(group, settings.accumulation);
+        // Only one process meets the row.
+        data.fails_at = killed_at;
+        let mut evaluation = ToyData::new(14, 4).shared(group, group.size() as u64);
+        let done = train_in(group, dir, settings, &mut data, Some(&mut evaluation), callbacks);
+        done.map(|(model, outcome)| {
+            (model.weights.iter().map(|w| w.to_bits()).collect(), outcome.state, outcome.stopped)
+        })
+    }
+
+    fn whole() -> (Vec<u32>, TrainerState) {
+        let dir = tempfile::tempdir().unwrap();
+        let (weights, state, _) = run_rank(&Group::alone(), dir.path(), None, vec![]).unwrap();
+        (weights, state)
+    }
+
+    fn assert_same(state: &TrainerState, expected: &TrainerState) {
+        for series in ["loss", "grad_norm", "eval_loss", "eval_token_accuracy"] {
+            assert_eq!(state.series(series), expected.series(series), "{series}");
+        }
+        assert_eq!(state.best_global_step, expected.best_global_step);
+        assert_eq!(state.num_input_tokens_seen, expected.num_input_tokens_seen);
+    }
+
+    #[test]
+    fn any_number_of_processes_makes_one_model_and_one_history() {
+        let (weights, expected) = whole();
+        for processes in [2, 3, 4, 5] {
+            let dir = tempfile::tempdir().unwrap();
+            for run in threads::run(processes, |group| run_rank(&group, dir.path(), None, vec![])) {
+                let (found, state, _) = run.unwrap();
+                assert!(found == weights, "{processes} processes");
+                assert_same(&state, &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_goes_on_in_any_number_of_processes() {
+        let (weights, expected) = whole();
+        let dir = tempfile::tempdir().unwrap();
+        for (processes, killed_at) in [(3, Some((0, 40))), (1, Some((1, 20))), (4, Some((2, 3))), (2, None)] {
+            let killed_at = killed_at.map(|(epoch, row)| Position { epoch, row });
+            let runs = threads::run(processes, |group| run_rank(&group, dir.path(), killed_at, vec![]));
+            for run in runs {
+                match killed_at {
+                    Some(_) => assert!(run.unwrap_err().to_string().ends_with("killed")),
+                    None => {
+                        let (found, state, _) = run.unwrap();
+                        assert!(found == weights);
+                        assert_same(&state, &expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_process_knows_which_one_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        // The sixth batch is the first of the second step: that of rank 0.
+        let at = Some(Position { epoch: 0, row: 15 });
+        let fails = |group: Group| {
+            let killed_at = at.filter(|_| group.rank() == 1);
+            run_rank(&group, dir.path(), killed_at, vec![]).unwrap_err().to_string()
+        };
+        assert_eq!(
+            threads::run(3, fails),
+            ["step 2: rank 1: killed", "step 2: killed", "step 2: rank 1: killed"]
+        );
+    }
+
+    #[test]
+    fn all_end_after_the_step_at_which_one_is_told_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let reasons = threads::run(3, |group| {
+            let mut recorder =
+                Recorder { events: Rc::default(), stop_at: if group.rank() == 1 { 4 } else { 0 } };
+            let (_, state, stopped) = run_rank(&group, dir.path(), None, vec![&mut recorder]).unwrap();
+            (state.global_step, stopped)
+        });
+        assert_eq!(reasons, vec![(4, Some(StopReason::MemoryLimit("rank 1: near".into()))); 3]);
+        let kept = CheckpointStore::open(dir.path()).unwrap().newest().unwrap().newest;
+        assert_eq!(kept.map(|checkpoint| checkpoint.step), Some(4));
+    }
+
+    #[test]
+    fn weights_that_differ_between_processes_are_not_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let errors = threads::run(2, |group| {
+            let mut model = ToyModel::new();
+            // A machine that computes otherwise.
+            model.weights[3] += group.rank() as f32 * 1e-7;
+            let mut data = ToyData::new(20, 4).shared(&group, 2);
+            let (settings, store) = (settings(), CheckpointStore::open(dir.path()).unwrap());
+            let (schedule, rows) =
+                (schedule(&settings, &data), TrainingData { training: &mut data, evaluation: None });
+            let mut learner = NativeLearner::new(&mut model, &settings, &group);
+            let trainer =
+                Trainer::new(&mut learner, rows, settings, schedule, store, vec![]).together(&group);
+            trainer.run().unwrap_err().to_string()
+        });
+        assert!(
+            errors[0].starts_with("step 3: rank 1 has other weights than rank 0") && errors[0] == errors[1]
+        );
+        assert!(CheckpointStore::open(dir.path()).unwrap().list().unwrap().is_empty());
+    }
 }

@@ -16,7 +16,7 @@ fn tiny_model(folder: &Path, method: Method) -> VisionModel {
     };
     let config = RunConfig::resolve(options).unwrap();
     let load = Load::assumed(&ModelConfig::read(&base).unwrap(), 1, 32, None);
-    VisionModel::load(&config, &ModelFolder::open(&base).unwrap(), &load, |_| {}).unwrap()
+    VisionModel::load(&config, &ModelFolder::open(&base).unwrap(), &load, None, |_| {}).unwrap()
 }
 
 #[test]

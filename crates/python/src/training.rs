@@ -7,7 +7,9 @@
 use crate::errors::Exception;
 use garden_train::{
     Cancel, Event, KeyError, MEMORY_TRACE, Planned, RunConfig, RunError, RunReport, Setting, TrainOptions,
-    events::Record, train,
+    events::Record,
+    groups::{LaunchError, launched},
+    train,
 };
 use pyo3::prelude::*;
 use rayon::ThreadPoolBuilder;
@@ -36,6 +38,9 @@ const PLAN_WIDTH: usize = 80;
 #[pyo3(signature = (options, observer=None))]
 pub(crate) fn train_run(py: Python<'_>, options: &str, observer: Option<Py<PyAny>>) -> PyResult<String> {
     let config = RunConfig::resolve(parsed(options)?).map_err(|error| wrong(&error))?;
+    if let Some(launch) = launched() {
+        return Err(Exception::Training.saying(LaunchError::WithoutMpi(launch)));
+    }
     let cancel = Cancel::default();
     let (sender, mut events) = sync_channel(EVENTS_AHEAD);
     let of_run = cancel.clone();

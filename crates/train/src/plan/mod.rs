@@ -27,6 +27,8 @@ use std::{path::Path, thread};
 /// Code, threads, allocator and the files that a run writes, besides everything that is planned: 25 MB with
 /// `small`, 24 MB with `tiny` and photos (`bench/plan.py`).
 const PROCESS: usize = 25_000_000;
+/// What MPI takes in each of several processes: 11 to 12 MB more than one process alone (`bench/cluster.py`).
+const MPI: usize = 12_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
 const TOKENIZER: usize = 10;
 /// Bytes of tokenizer.json for a token, where there is no file to look at: 7.0 MB for 151,643 tokens, as
@@ -217,7 +219,7 @@ pub fn plan(
     };
     let trained = trained_shapes(model, lora.as_ref())?;
     let values = trained.iter().map(|shape| shape.elements()).sum();
-    let process = source.process_bytes();
+    let process = source.process_bytes() + if load.processes > 1 { MPI } else { 0 };
     let request = PlanRequest {
         held: source.stored.loaded(run.weights_precision()),
         lora: lora.as_ref(),

@@ -300,3 +300,32 @@ fn what_no_cluster_has_is_refused_by_its_flag() {
         refused(&flags, "--nodes");
     }
 }
+
+#[test]
+fn the_cluster_guide_shows_what_is_printed_and_the_files_of_the_examples() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = fs::read_to_string(root.join("docs/cluster.md")).unwrap();
+    for name in ["train.sbatch", "mpijob.yaml"] {
+        let file = fs::read_to_string(root.join("examples/cluster").join(name)).unwrap();
+        assert!(guide.contains(&format!("\n{file}```\n")), "docs/cluster.md does not show {name} as it is");
+    }
+    let joined = guide.replace("\\\n", " ");
+    let shown =
+        joined.lines().find_map(|line| line.trim().strip_prefix("model-garden memory plan ")).unwrap();
+    // The memory of a process depends on the processors of this machine.
+    let figures = |line: &str| line.rsplitn(3, ' ').nth(2).unwrap_or_default().trim().to_owned();
+    let shown_rows: Vec<String> = guide.lines().map(figures).collect();
+    let variants = [("10Gb", "35.7"), ("1Gb", "35.7"), ("10Gb", "4.4"), ("1Gb", "4.4")];
+    for (network, seconds) in variants {
+        let command = shown.replace("10Gb", network).replace("35.7", seconds);
+        let printed = plan(&command.split_whitespace().collect::<Vec<_>>()).output;
+        let rows: Vec<&str> = printed.lines().filter(|line| line.contains(" % ")).collect();
+        assert_eq!(rows.len(), 3, "{command}: {printed}");
+        for row in rows {
+            assert!(
+                shown_rows.contains(&figures(row)),
+                "docs/cluster.md does not show this row of `{command}`: {row}"
+            );
+        }
+    }
+}

@@ -14,7 +14,7 @@ use std::{
 use support::{Finished, model_garden};
 
 /// Guides, in the order in which a reader would follow them: what one makes, a later one uses.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "docs/memory.md",
     "docs/memory-watch.md",
     "docs/memory-socket.md",
@@ -22,6 +22,7 @@ const DOCUMENTS: [&str; 9] = [
     "docs/training.md",
     "docs/troubleshooting.md",
     "docs/memory-plan.md",
+    "docs/cluster.md",
     "docs/generation.md",
     "docs/memory-who.md",
 ];

@@ -180,3 +180,152 @@ fn a_plan_follows_the_settings_of_its_run() {
     let (by_file, _) = figures(&["--config", &garden.path("run.toml"), "--lora-r", "4"]);
     assert_eq!(by_file["total"], usual["total"]);
 }
+
+/// A small run, planned for some nodes.
+fn on_nodes(flags: &[&str]) -> Vec<&'static str> {
+    let run = ["--base-model", "tiny", "--max-seq-length", "64", "--gradient-accumulation-steps", "10"];
+    let flags = flags.iter().map(|flag| &*flag.to_string().leak());
+    run.into_iter().chain(flags).collect()
+}
+
+#[test]
+fn steps_on_several_nodes_are_estimated_for_programs() {
+    let asked = ["--nodes", "1,4,16", "--network", "8Mb", "--latency", "1ms", "--micro-batch-seconds", "2.5"];
+    let (plan, code) = figures(&on_nodes(&asked));
+    let cluster = &plan["cluster"];
+    assert_eq!((code, &cluster["trained_values"]), (Some(0), &219_200.into()), "{cluster}");
+    assert_eq!(cluster["micro_batch_seconds_measured"], true);
+    assert_eq!(
+        (&cluster["network_bits_per_second"], &cluster["latency_seconds"]),
+        (&8e6.into(), &1e-3.into())
+    );
+    let nodes = cluster["nodes"].as_array().unwrap();
+    let number = |index: usize, field: &str| {
+        nodes[index][field].as_f64().unwrap_or_else(|| panic!("{field}: {nodes:?}"))
+    };
+    let near = |index, field, expected: f64| {
+        let found = number(index, field);
+        assert!(
+            (found - expected).abs() < 1e-9 * expected.max(1.0),
+            "{field} of {index}: {found}, {expected}"
+        );
+    };
+    near(0, "step_seconds", 25.0);
+    near(0, "efficiency", 1.0);
+    // One bucket goes to three others, in 1 ms each; three quarters of 876,800 bytes at a million a second.
+    let transfer = 0.003 + 0.6576;
+    near(1, "rounds", 3.0);
+    near(1, "compute_seconds", 7.5);
+    near(1, "exposed_seconds", 2.0 * transfer);
+    near(1, "hidden_seconds", 2.0 * transfer);
+    near(1, "idle_seconds", 1.25);
+    near(1, "step_seconds", 7.5 + 2.0 * transfer);
+    near(1, "efficiency", 25.0 / 4.0 / (7.5 + 2.0 * transfer));
+    near(1, "rows_per_second", 20.0 / (7.5 + 2.0 * transfer));
+    near(1, "gradient_bytes", 4.0 * (219_200.0 + 54_800.0 + 219_200.0 + 219_200.0));
+    let others = plan["total"].as_f64().unwrap() - bytes(&plan, "gradients") as f64;
+    near(1, "process_bytes", others + number(1, "gradient_bytes"));
+    // Sixteen nodes need sixteen micro-batches, and are estimated with them.
+    let enough = |index: usize| nodes[index]["enough_micro_batches"].as_bool().unwrap();
+    assert_eq!([0, 1, 2].map(enough), [true, true, false]);
+    near(2, "micro_batches", 16.0);
+    near(2, "rows_per_step", 32.0);
+    near(2, "compute_seconds", 2.5);
+    let (alone, _) = figures(&on_nodes(&[]));
+    assert_eq!(alone["cluster"], Value::Null, "only those who ask see it");
+}
+
+#[test]
+fn people_see_a_table_of_steps_with_all_that_it_assumes() {
+    let asked = ["--nodes", "4,16", "--network", "8Mb", "--latency", "1ms"];
+    let done = plan(&on_nodes(&[&asked[..], &["--micro-batch-seconds", "2.5"]].concat()));
+    assert_eq!(done.code, Some(0), "{}", done.errors);
+    let rows: Vec<Vec<&str>> = done.output.lines().map(|line| line.split_whitespace().collect()).collect();
+    let head = [
+        "nodes",
+        "rounds",
+        "compute",
+        "exchange",
+        "hidden",
+        "idle",
+        "step",
+        "efficiency",
+        "rows/s",
+        "process",
+    ];
+    let head = rows.iter().position(|row| *row == head).unwrap_or_else(|| panic!("{}", done.output));
+    assert_eq!(rows[head + 1][..10], ["4", "3", "7.50", "1.32", "1.32", "1.25", "8.82", "70.9", "%", "2.27"]);
+    assert_eq!(rows[head + 2][..3], ["16*", "1", "2.50"]);
+    for said in [
+        "estimate: 10 micro-batches a step, one process a node, gradients of 877 kB\n",
+        "network: 8 Mb/s each way, 1000 us a message\n",
+        "a micro-batch takes 2.50 s, as given\n",
+        "* 16 nodes need --gradient-accumulation-steps 16: 32 rows a step, not 20\n",
+    ] {
+        assert!(done.output.contains(said), "{said}{}", done.output);
+    }
+    let guessed = plan(&on_nodes(&asked)).output;
+    for output in [&done.output, &guessed] {
+        let estimate = &output[output.find("estimate: ").unwrap()..];
+        assert!(estimate.lines().all(|line| line.chars().count() <= 80), "{estimate}");
+    }
+    assert!(
+        guessed.contains(" at 300 GFLOP/s,\nwhich two threads of a Xeon with AVX-512 reach\n")
+            && guessed.contains("--micro-batch-seconds S")
+    );
+    let rated = plan(&on_nodes(&[&asked[..], &["--gflops", "2500"]].concat())).output;
+    assert!(rated.contains(" at 2,500 GFLOP/s, as given\n"), "{rated}");
+}
+
+#[test]
+fn what_no_cluster_has_is_refused_by_its_flag() {
+    let refused = |flags: &[&str], message: &str| {
+        let done = plan(&[&["--base-model", "tiny"], flags].concat());
+        assert_eq!(done.code, Some(2), "{flags:?}: {}{}", done.output, done.errors);
+        assert!(done.errors.contains(message), "{flags:?}: {}", done.errors);
+    };
+    refused(&["--nodes", "8", "--network", "10GB"], "networks are rated in bits: write 80Gb for it");
+    refused(
+        &["--nodes", "8", "--network", "fast"],
+        "'fast' is not a bandwidth: write bits a second, such as 1Gb",
+    );
+    refused(&["--nodes", "8,0"], "0 is not in 1..=1000000");
+    refused(&["--nodes", "8", "--latency", "75"], "'75' is out of range: at most 1s");
+    refused(&["--nodes", "8", "--micro-batch-seconds", "0"], "'0' is not a number above zero");
+    refused(&["--nodes", "8", "--gflops", "1e300"], "'1e300' is out of range");
+    refused(&["--nodes", "8", "--gflops", "300", "--micro-batch-seconds", "4"], "cannot be used with");
+    for flags in
+        [["--network", "1Gb"], ["--latency", "50us"], ["--gflops", "300"], ["--micro-batch-seconds", "4"]]
+    {
+        refused(&flags, "--nodes");
+    }
+}
+
+#[test]
+fn the_cluster_guide_shows_what_is_printed_and_the_files_of_the_examples() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = fs::read_to_string(root.join("docs/cluster.md")).unwrap();
+    for name in ["train.sbatch", "mpijob.yaml"] {
+        let file = fs::read_to_string(root.join("examples/cluster").join(name)).unwrap();
+        assert!(guide.contains(&format!("\n{file}```\n")), "docs/cluster.md does not show {name} as it is");
+    }
+    let joined = guide.replace("\\\n", " ");
+    let shown =
+        joined.lines().find_map(|line| line.trim().strip_prefix("model-garden memory plan ")).unwrap();
+    // The memory of a process depends on the processors of this machine.
+    let figures = |line: &str| line.rsplitn(3, ' ').nth(2).unwrap_or_default().trim().to_owned();
+    let shown_rows: Vec<String> = guide.lines().map(figures).collect();
+    let variants = [("10Gb", "35.7"), ("1Gb", "35.7"), ("10Gb", "4.4"), ("1Gb", "4.4")];
+    for (network, seconds) in variants {
+        let command = shown.replace("10Gb", network).replace("35.7", seconds);
+        let printed = plan(&command.split_whitespace().collect::<Vec<_>>()).output;
+        let rows: Vec<&str> = printed.lines().filter(|line| line.contains(" % ")).collect();
+        assert_eq!(rows.len(), 3, "{command}: {printed}");
+        for row in rows {
+            assert!(
+                shown_rows.contains(&figures(row)),
+                "docs/cluster.md does not show this row of `{command}`: {row}"
+            );
+        }
+    }
+}

@@ -196,12 +196,13 @@ impl Options {
     }
 }
 
-/// `500ms`, `1s`, `1.5m`, `2h`, `1d`; a bare number is seconds.
+/// `75us`, `500ms`, `1s`, `1.5m`, `2h`, `1d`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is not a time: write a number with a unit, such as 500ms, 1s, 30m or 12h");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let seconds = match unit.trim() {
+        "us" => 1e-6,
         "ms" => 0.001,
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
@@ -222,7 +223,8 @@ pub fn parse_interval(text: &str) -> Result<Duration, String> {
     fits.then_some(interval).ok_or_else(|| format!("'{text}' is out of range: from 5ms to 1h"))
 }
 
-fn parse_positive(text: &str) -> Result<f64, String> {
+/// A number above zero.
+pub fn parse_positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| format!("'{text}' is not a number above zero"))
 }
@@ -237,6 +239,7 @@ mod tests {
         for (text, milliseconds) in cases {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
+        assert_eq!(parse_duration("75us"), Ok(Duration::from_micros(75)));
         for text in ["", "s", "-1s", "1 fortnight", "1..2s", "99999999999999999999d"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }

@@ -4,10 +4,14 @@
 //! rows or assumed. Gives a [`MemoryPlan`] with every part in bytes. The trainer lays out its memory by the
 //! same plan, so a run does what its plan says.
 
+mod cluster;
 mod least;
 mod planned;
 mod report;
 
+pub use cluster::{
+    BadBandwidth, Bandwidth, Cluster, GradientMemory, Network, Nodes, Speed, StepTime, StepWork,
+};
 pub use least::{Least, Setting};
 pub use planned::{Planned, PlannedError};
 pub use report::PlanReport;

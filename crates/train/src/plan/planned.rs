@@ -4,7 +4,7 @@
 //! everything that its report shows. With rows, they are surveyed; without, the longest row that the settings
 //! allow is assumed. Nothing is loaded.
 
-use super::{Least, Load, PlanReport, Setting, Source, SourceError, plan, room};
+use super::{Cluster, Least, Load, Nodes, PlanReport, Setting, Source, SourceError, plan, room};
 use crate::{
     config::{ConfigError, Engine, RunConfig, TrainOptions},
     model_folder::{ModelFolder, ModelFolderError},
@@ -16,10 +16,10 @@ use std::path::Path;
 
 /// A run that was planned.
 pub struct Planned {
-    config: RunConfig,
-    model: ModelConfig,
-    load: Load,
-    plan: MemoryPlan,
+    pub(super) config: RunConfig,
+    pub(super) model: ModelConfig,
+    pub(super) load: Load,
+    pub(super) plan: MemoryPlan,
     room: Option<u64>,
     least: Vec<Least>,
 }
@@ -94,6 +94,11 @@ impl Planned {
             least: &self.least,
             written,
         }
+    }
+
+    /// The time of a step on several nodes; `written` says how the reader writes a setting.
+    pub fn on(&self, nodes: Nodes, written: fn(&Setting) -> String) -> Result<Cluster, PlanError> {
+        Cluster::of(self, nodes, written)
     }
 }
 

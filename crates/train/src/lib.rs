@@ -115,9 +115,7 @@ pub use run::{RunData, open_data};
 
 /// A run on several nodes: how long its steps take there, estimated.
 pub mod cluster {
-    pub use crate::plan::{
-        BadBandwidth, Bandwidth, Cluster, GradientMemory, Network, Nodes, Speed, StepTime, StepWork,
-    };
+    pub use crate::plan::{BadBandwidth, Bandwidth, Cluster, Network, Nodes, Speed, StepTime, StepWork};
 }
 
 // A model that answers, an adapter that becomes one with its base, and the whole of it in a few minutes.

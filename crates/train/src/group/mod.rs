@@ -17,7 +17,7 @@ pub use link::Link;
 #[cfg(feature = "mpi")]
 pub use mpi::join as join_mpi;
 pub use sum::GradientSum;
-pub(crate) use sum::bytes;
+pub(crate) use sum::{PART, bytes};
 
 #[cfg(test)]
 pub(crate) use link::threads;

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Values of one rank's part of a bucket: 1 MiB, long enough that what a message costs before its first byte does not count.
-const PART: usize = 1 << 18;
+pub(crate) const PART: usize = 1 << 18;
 /// Values that a thread adds at once.
 const PIECE: usize = 1 << 16;
 

@@ -9,9 +9,7 @@ mod least;
 mod planned;
 mod report;
 
-pub use cluster::{
-    BadBandwidth, Bandwidth, Cluster, GradientMemory, Network, Nodes, Speed, StepTime, StepWork,
-};
+pub use cluster::{BadBandwidth, Bandwidth, Cluster, Network, Nodes, Speed, StepTime, StepWork};
 pub use least::{Least, Setting};
 pub use planned::{Planned, PlannedError};
 pub use report::PlanReport;

@@ -14,14 +14,14 @@ mod report;
 
 pub use bandwidth::{BadBandwidth, Bandwidth};
 
-use super::{Planned, Setting};
-use crate::config::Method;
+use super::{MPI, Planned, Setting};
+use crate::{config::Method, group};
 use garden_model::{MatrixShape, PlanError, trained_shapes};
 use operations::Operations;
 use std::time::Duration;
 
 /// Values of one process's part of a bucket: gradients are sent in buckets of one part for each process.
-const PART: u64 = 1 << 18;
+const PART: u64 = group::PART as u64;
 /// Bytes of a value of a gradient.
 const VALUE: u64 = size_of::<f32>() as u64;
 /// Floating-point operations a second of two threads of a Xeon with AVX-512 (docs/engine.md, "Matrix products"), where
@@ -100,7 +100,8 @@ impl StepWork {
             exposed_seconds: behind * (transfer - batch_seconds).max(0.0) + 2.0 * transfer,
             hidden_seconds: behind * transfer.min(batch_seconds),
             idle_seconds: (rounds * nodes - micro_batches) as f64 / nodes as f64 * batch_seconds,
-            gradients: GradientMemory::new(trained_values, micro_batches, nodes),
+            gradient_bytes: VALUE * trained_values
+                + group::bytes(trained_values as usize, micro_batches, nodes as usize) as u64,
         }
     }
 }
@@ -130,8 +131,8 @@ pub struct StepTime {
     pub hidden_seconds: f64,
     /// Seconds of the last round in which a process has nothing to compute, on average over the processes.
     pub idle_seconds: f64,
-    /// The memory of a process for gradients.
-    pub gradients: GradientMemory,
+    /// Bytes of a process for gradients and their sum.
+    pub gradient_bytes: u64,
 }
 
 impl StepTime {
@@ -143,40 +144,6 @@ impl StepTime {
     /// The time of the same step on one node, divided by the time of all these nodes: 1 where nothing is lost.
     pub fn efficiency(&self) -> f64 {
         (self.compute_seconds - self.idle_seconds) / self.step_seconds()
-    }
-}
-
-/// Bytes of a process for gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GradientMemory {
-    /// The gradient of the micro-batch that is computed.
-    pub gradient: u64,
-    /// The sum of this process's part; of the whole gradient where one process adds up several micro-batches.
-    pub sum: u64,
-    /// The same part of a bucket from every process.
-    pub received: u64,
-    /// A second gradient, to compute in while the first is sent.
-    pub second: u64,
-}
-
-impl GradientMemory {
-    fn new(values: u64, micro_batches: u64, nodes: u64) -> Self {
-        let part = values.div_ceil(nodes);
-        let [sum, received, second] = match nodes {
-            1 => [if micro_batches > 1 { values } else { 0 }, 0, 0],
-            _ => [part, nodes * part.min(PART), if micro_batches > nodes { values } else { 0 }],
-        };
-        Self {
-            gradient: VALUE * values,
-            sum: VALUE * sum,
-            received: VALUE * received,
-            second: VALUE * second,
-        }
-    }
-
-    /// All of them.
-    pub fn total(&self) -> u64 {
-        self.gradient + self.sum + self.received + self.second
     }
 }
 
@@ -229,7 +196,7 @@ impl Cluster {
 
     /// Bytes of one process.
     fn process_bytes(&self, step: &StepTime) -> u64 {
-        self.other_bytes + step.gradients.total()
+        self.other_bytes + step.gradient_bytes + if step.nodes > 1 { MPI as u64 } else { 0 }
     }
 }
 
@@ -337,20 +304,5 @@ mod tests {
             let late = work.on(nodes, &network("1Gb", 100)).step_seconds();
             assert!(late >= seconds[1], "{nodes}, {micro_batches}: a longer latency takes longer");
         }
-    }
-
-    #[test]
-    fn gradients_take_what_the_processes_keep_of_them() {
-        let of = |values, micro_batches, nodes| {
-            let GradientMemory { gradient, sum, received, second } =
-                GradientMemory::new(values, micro_batches, nodes);
-            [gradient, sum, received, second].map(|bytes| bytes / VALUE)
-        };
-        assert_eq!(of(1000, 1, 1), [1000, 0, 0, 0]);
-        assert_eq!(of(1000, 4, 1), [1000, 1000, 0, 0], "one process adds up several");
-        assert_eq!(of(1000, 4, 4), [1000, 250, 1000, 0], "one round needs no second gradient");
-        assert_eq!(of(1000, 5, 4), [1000, 250, 1000, 1000]);
-        assert_eq!(of(1001, 4, 4)[1..3], [251, 1004], "the last part is filled up");
-        assert_eq!(of(LORA_3B, 64, 8), [LORA_3B, LORA_3B / 8, 8 * PART, LORA_3B]);
     }
 }

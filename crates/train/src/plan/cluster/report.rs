@@ -42,7 +42,7 @@ impl Cluster {
             "step_seconds": step.step_seconds(),
             "efficiency": step.efficiency(),
             "rows_per_second": self.rows_per_second(step),
-            "gradient_bytes": step.gradients.total(),
+            "gradient_bytes": step.gradient_bytes,
             "process_bytes": self.process_bytes(step),
         })
     }

@@ -42,6 +42,17 @@ def peaks(output, processes):
     return [max(sample["rss"] for sample in trace if "rss" in sample) for trace in samples]
 
 
+def predict(binary, preset, batch_seconds, environment):
+    """The efficiency that the model of `memory plan` gives two processes; those of one machine swap faster than at 100 Gb/s."""
+    command = [
+        binary, "memory", "plan", "--base-model", preset, "--batch-size", "1", "--gradient-accumulation-steps", ACCUMULATION,
+        "--nodes", "2", "--network", "100Gb", "--latency", "5us", "--micro-batch-seconds", f"{batch_seconds:.4f}", "--format", "json",
+    ]
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True)
+    # The plan may exceed what is free here; the estimate does not depend on it.
+    return json.loads(done.stdout)["cluster"]["nodes"][0]["efficiency"]
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--bin", type=Path, default=ROOT / "target/cluster/openmpi/model-garden")
@@ -84,6 +95,8 @@ def main():
         print(f"  {kind:<12} {step[kind]:7.3f} s a step; plan {plan / 1e6:.0f} MB, peak {sizes} MB; adapter {adapters[kind][:12]}")
     print(f"  cost of the group with one process: {100 * (step['mpirun -n 1'] / step['alone'] - 1):+.2f} %")
     print(f"  efficiency of two processes: {100 * step['alone'] / (2 * step['mpirun -n 2']):.1f} %")
+    batch_seconds = step["alone"] / ACCUMULATION
+    print(f"  predicted: {100 * predict(options.bin, options.preset, batch_seconds, environment):.1f} %, by {batch_seconds:.3f} s a micro-batch")
     print(f"  wait for gradients in a step: {1e3 * statistics.median(waits):.1f} ms")
     assert len(set(adapters.values())) == 1, "the adapters differ"
 

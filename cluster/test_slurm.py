@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE, adapter, await_step, losses, plain, run_flags
 
-SLURM = Path(__file__).parents[1] / "server/slurm"
+ROOT = Path(__file__).parents[1]
+SLURM = ROOT / "server/slurm"
+SCRIPT = ROOT / "examples/cluster/train.sbatch"
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +27,22 @@ def slurm(tmp_path_factory):
     subprocess.run([SLURM, "down", folder], check=True)
 
 
-def script(folder, openmpi, flags):
-    """The script of docs/cluster.md, for this machine."""
-    words = " ".join(f"'{word}'" for word in [openmpi.binary, *flags])
-    path = folder / "train.sbatch"
-    path.write_text(f"""#!/usr/bin/env bash
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --signal=USR1@60
-export RAYON_NUM_THREADS=1
-# Two nodes of a test are one machine, which reaches itself.
-export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_btl=self,tcp
-exec srun --mpi=pmix --kill-on-bad-exit=1 {words}
-""")
-    return path
+@pytest.fixture(scope="module")
+def cluster(slurm, openmpi, tmp_path_factory):
+    """The environment of a job: the command by its name, and what two nodes need that are one machine."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "model-garden").symlink_to(openmpi.binary)
+    itself = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
+    return {**slurm, **itself, "RAYON_NUM_THREADS": "1", "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def submit(cluster, log, flags):
+    """Queues the script of the guide."""
+    here = ["--nodes=2", "--cpus-per-task=1", "--time=30", f"--output={log}"]
+    words = ["sbatch", "--parsable", *here, SCRIPT, *flags[1:]]
+    done = subprocess.run(words, env=cluster, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def state(slurm, job):
@@ -59,24 +61,40 @@ def await_state(slurm, job, wanted, log):
     raise AssertionError(f"job {job} is {state(slurm, job)}: {log.read_text() if log.exists() else 'it said nothing'}")
 
 
-def test_a_requeued_job_ends_with_the_adapter_of_one_process(slurm, openmpi, garden, tmp_path):
-    flags = lambda output: run_flags(garden, output, "--epochs", 30)
-    done = plain(flags(tmp_path / "alone"))
+def nodes_of(cluster, job):
+    done = subprocess.run(["squeue", "--noheader", f"--jobs={job}", "--format=%N"], env=cluster, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def long_run(garden, tmp_path_factory):
+    output = tmp_path_factory.mktemp("long") / "out"
+    done = plain(run_flags(garden, output, epochs=30))
     assert done.code == 0, done.stderr
+    return adapter(output)
+
+
+def test_a_requeued_job_ends_with_the_adapter_of_one_process(cluster, garden, long_run, tmp_path):
     output, log = tmp_path / "out", tmp_path / "slurm.log"
-    batch = script(tmp_path, openmpi, flags(output))
-    submitted = subprocess.run(
-        ["sbatch", "--parsable", f"--output={log}", batch], env=slurm, capture_output=True, text=True, check=True
-    )
-    job = submitted.stdout.strip()
+    job = submit(cluster, log, run_flags(garden, output, epochs=30))
     await_step(output, 5)
-    nodes = subprocess.run(["squeue", "--noheader", f"--jobs={job}", "--format=%N"], env=slurm, capture_output=True, text=True)
-    assert nodes.stdout.strip() == "n[1-2]", log.read_text()
-    subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
+    assert nodes_of(cluster, job) == "n[1-2]", log.read_text()
+    subprocess.run(["scontrol", "requeue", job], env=cluster, check=True)
     stopped_at = max(losses(output))
-    await_state(slurm, job, {"COMPLETED"}, log)
-    assert adapter(output) == adapter(tmp_path / "alone"), log.read_text()
+    await_state(cluster, job, {"COMPLETED"}, log)
+    assert adapter(output) == long_run, log.read_text()
     assert stopped_at < max(losses(output)), "it was requeued in the middle"
-    resumed = [line for line in log.read_text().splitlines() if "resum" in line or "continu" in line]
-    assert resumed, log.read_text()
-    assert sorted(path.name for path in output.glob("memory-rank-1*")) == ["memory-rank-1-1.jsonl", "memory-rank-1.jsonl"]
+    traces = {path.name for path in output.glob("memory-rank-1*")}
+    assert traces == {"memory-rank-1-1.jsonl", "memory-rank-1.jsonl"}, log.read_text()
+
+
+def test_at_the_end_of_its_time_a_job_saves_and_requeues_itself(cluster, garden, long_run, tmp_path):
+    output, log = tmp_path / "out", tmp_path / "slurm.log"
+    job = submit(cluster, log, run_flags(garden, output, epochs=30))
+    await_step(output, 5)
+    # As Slurm does it before the time is over: to the script alone.
+    subprocess.run(["scancel", "--signal=USR1", "--batch", job], env=cluster, check=True)
+    await_state(cluster, job, {"COMPLETED"}, log)
+    assert adapter(output) == long_run, log.read_text()
+    assert {path.name for path in output.glob("memory-rank-1*")} == {"memory-rank-1-1.jsonl", "memory-rank-1.jsonl"}
+    assert "checkpoint" in log.read_text()

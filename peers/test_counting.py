@@ -51,7 +51,8 @@ def own(sample):
 
 @pytest.mark.parametrize("limit", [[], ["--limit", "4GB"]], ids=["free", "limited"])
 # Few readings decide little. A reading a second meets the workers' coming and going by chance: of 28 readings, at times,
-# the last few are equal, which looks like a warm-up (three runs of eight); of 60 they were not in eight runs.
+# the last few are equal, which looks like a warm-up (three runs of eight); of 60 or more that is rare, but beside busy cores it was
+# seen. Either verdict says that nothing grows any more.
 @pytest.mark.parametrize(("interval", "epochs"), [("1s", 24), ("100ms", 5)], ids=["1s", "100ms"])
 def test_a_dataloader_is_counted_once(interval, epochs, limit):
     watch = ["memory", "run", "--interval", interval, "--steps-per-epoch", "16", "--format", "json", *limit]
@@ -70,4 +71,5 @@ def test_a_dataloader_is_counted_once(interval, epochs, limit):
     for figure in (statistics.median(working), max(own(sample) for sample in samples), lines[-1]["peak"]):
         assert abs(figure / truth - 1) < 0.05, (figure, truth)
     judged = lines[-1]["assessment"]
-    assert judged["verdict"] == "steady", judged["evidence"]
+    level = {"steady", "warm-up"} if interval == "1s" else {"steady"}
+    assert judged["verdict"] in level, judged["evidence"]

@@ -9,7 +9,7 @@ use crate::{
     group::Group,
     plan::Supply,
     selective_loss::{SelectiveLoss, Statistics},
-    trainer::{BatchSource, BoxError, Callback, LogEntry, TrainerState},
+    trainer::{BatchSource, BoxError, Callback, LogEntry, NextBatch, TrainerState},
 };
 use garden_data::{
     Batch, BatchTurn, Dataset, Loader, LoaderOptions, Position, Recipe, RowCounts, RowShare, SkippedRows,
@@ -165,7 +165,7 @@ impl BatchSource for Rows {
         Ok(self.loader()?.ahead(epoch, most))
     }
 
-    fn next(&mut self) -> Result<Option<(Option<Batch>, Position)>, BoxError> {
+    fn next(&mut self) -> Result<Option<NextBatch<Batch>>, BoxError> {
         if self.ahead(1)? == 0 {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl BatchSource for Rows {
             self.statistics.set(Some(selective.statistics()));
         }
         self.position = end;
-        Ok(Some((batch, end)))
+        Ok(Some(NextBatch { batch, end }))
     }
 
     fn bad_rows(&self) -> u64 {
@@ -265,8 +265,8 @@ mod tests {
             rows.seek(Position::start_of(epoch)).unwrap();
             let mut said = Vec::new();
             while said.len() <= JSON_ROWS {
-                let (batch, _) = rows.next().unwrap().expect("five rows an epoch");
-                let batch = batch.expect("one process has all batches");
+                let next = rows.next().unwrap().expect("five rows an epoch");
+                let batch = next.batch.expect("one process has all batches");
                 let labels = batch.labels.iter().filter(|label| **label != NO_LABEL);
                 said.push(encoder.decode(&labels.map(|label| *label as u32).collect::<Vec<_>>()).unwrap());
             }

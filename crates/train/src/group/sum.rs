@@ -25,11 +25,14 @@ pub struct GradientSum {
     buffers: Option<Buffers>,
     /// A second gradient, to compute in while the first is on its way.
     spare: Vec<f32>,
-    under_way: Option<Pending<Result<(Buffers, Vec<f32>), GroupError>>>,
+    under_way: Option<Pending<Exchanged>>,
     /// Whether nothing was added in this step.
     is_first: bool,
     waited: Duration,
 }
+
+/// The buffers of an exchange when it is done: what was added up, and the gradient that was sent or collected.
+type Exchanged = Result<(Buffers, Vec<f32>), GroupError>;
 
 /// What a process adds up.
 #[derive(Debug)]

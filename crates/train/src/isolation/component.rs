@@ -10,7 +10,7 @@ use crate::{
     optimizer::Optimizer,
     plan::{Load, room},
     run::{RunError, VisionModel, open_data},
-    trainer::{BatchSource, BoxError, TrainableModel},
+    trainer::{BatchSource, BoxError, NextBatch, TrainableModel},
 };
 use garden_data::{
     Batch, Dataset, DatasetOptions, DecodeLimits, ImageDecoder, ImageWorkspace, PixelLimits, Position,
@@ -206,7 +206,7 @@ fn batch_by_batch(component: Component, work: &Work<'_>) -> Result<(), RunError>
     let mut bench = Bench::new(rows, work.batch_size, work.retain);
     for epoch in 0..work.rounds {
         source.seek(Position::start_of(epoch)).map_err(RunError::Other)?;
-        while let Some((batch, end)) = source.next().map_err(RunError::Other)? {
+        while let Some(NextBatch { batch, end }) = source.next().map_err(RunError::Other)? {
             // One process has all batches.
             let Some(batch) = batch else { continue };
             if let Some(learner) = &mut learner {

@@ -7,6 +7,7 @@
 use super::{
     RunError,
     longest::{Longest, Unusable},
+    together,
 };
 use crate::{
     config::{DataConfig, EvalRows, OnBadRow, Portion, RunConfig},
@@ -188,6 +189,7 @@ fn open_part(
     // The first process downloads and makes indexes, the others find them.
     let parts = group.first_then_others(|| portions.iter().map(open).collect::<Result<_, DataError>>())?;
     let dataset = group.all_well(parts.and_then(Dataset::join).map_err(RunError::from))?;
+    together::compare_rows(dataset.fingerprint(), group)?;
     let pixels = PixelLimits { min: data.min_pixels, max: data.max_pixels };
     let recipe = Recipe {
         processor: model.processor(pixels)?,

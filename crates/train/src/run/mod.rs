@@ -110,7 +110,6 @@ fn run(
     })?;
     let folder = group.all_well(ModelFolder::open(&base).map_err(RunError::from))?;
     let mut data = data::open_together(config, &folder, announcer, group)?;
-    together::compare_rows(&data, group)?;
     let beside = together::beside(group)?;
     let run = Run { config, announcer, store, identity, group, beside };
     if let Some(checkpoint) = &checkpoint {

@@ -63,8 +63,8 @@ fn card(config: &RunConfig, identity: &RunIdentity) -> BTreeMap<String, String> 
 }
 
 /// Refuses processes that read other rows than the first.
-pub(super) fn compare_rows(data: &RunData, group: &Group) -> Result<(), RunError> {
-    let marks = group.gather(&data.fingerprint)?;
+pub(super) fn compare_rows(fingerprint: u64, group: &Group) -> Result<(), RunError> {
+    let marks = group.gather(&fingerprint)?;
     let other = marks.iter().position(|mark| *mark != marks[0]);
     other.map_or(Ok(()), |rank| Err(RunError::OtherRows { rank }))
 }

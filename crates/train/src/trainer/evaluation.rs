@@ -140,7 +140,7 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
     /// The sums of the next batch, if it is this process's.
     fn evaluate_next(&mut self) -> Result<Option<BatchSums>, BoxError> {
         let Some(data) = self.evaluation.as_deref_mut() else { return Ok(None) };
-        let Some((Some(batch), _)) = data.next()? else { return Ok(None) };
+        let Some(batch) = data.next()?.and_then(|next| next.batch) else { return Ok(None) };
         let sums = self.learner.evaluate(&batch)?;
         data.recycle(batch);
         Ok(Some(sums))

@@ -19,7 +19,7 @@ mod step;
 pub use callback::{Callback, Control, EarlyStopping, GroupFacts, StepFacts, StopReason};
 pub use end::{End, end_of};
 pub use learner::{Learner, Move, Moved, NotMoved};
-pub use model::{BatchSource, BatchSums, BoxError, TrainableModel};
+pub use model::{BatchSource, BatchSums, BoxError, NextBatch, TrainableModel};
 pub use native::NativeLearner;
 pub use state::{LogEntry, TRAINER_STATE, TrainerState};
 

@@ -77,6 +77,15 @@ pub trait TrainableModel {
     fn load(&mut self, dir: &Path) -> Result<(), BoxError>;
 }
 
+/// A batch, whoever of several processes has it.
+#[derive(Debug)]
+pub struct NextBatch<B> {
+    /// The batch, where this process has it.
+    pub batch: Option<B>,
+    /// The position after it: after the epoch's last batch, the first row of the next epoch.
+    pub end: Position,
+}
+
 /// Batches in an order that depends on nothing but the seed.
 pub trait BatchSource {
     /// What it gives.
@@ -99,10 +108,8 @@ pub trait BatchSource {
     /// How many batches of the epoch that was sought are left, but at most as many as asked for.
     fn ahead(&mut self, most: u64) -> Result<u64, BoxError>;
 
-    /// The next batch of the epoch that was sought, and the position after it; nothing when no batch of that
-    /// epoch is left. After the epoch's last batch the position is the first row of the next epoch. A batch that another
-    /// process has is not given.
-    fn next(&mut self) -> Result<Option<(Option<Self::Batch>, Position)>, BoxError>;
+    /// The next batch of the epoch that was sought; nothing when no batch of that epoch is left.
+    fn next(&mut self) -> Result<Option<NextBatch<Self::Batch>>, BoxError>;
 
     /// Rows of this epoch that turned out bad in this process.
     fn bad_rows(&self) -> u64 {

@@ -135,9 +135,9 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
         let asked = Instant::now();
         let next = self.data.next()?;
         facts.data_seconds += asked.elapsed().as_secs_f64();
-        let (batch, position) = next.ok_or("the rows end before the epoch does")?;
-        self.progress.position = position;
-        let Some(batch) = batch else { return Ok(None) };
+        let next = next.ok_or("the rows end before the epoch does")?;
+        self.progress.position = next.end;
+        let Some(batch) = next.batch else { return Ok(None) };
         let sums = self.learner.add(&batch, mix(self.settings.seed, step, number))?;
         self.data.recycle(batch);
         Ok(Some(sums))

@@ -206,7 +206,7 @@ impl BatchSource for ToyData {
         Ok(batches.take(most.min(1000) as usize).count() as u64)
     }
 
-    fn next(&mut self) -> Result<Option<(Option<Self::Batch>, Position)>, BoxError> {
+    fn next(&mut self) -> Result<Option<NextBatch<Self::Batch>>, BoxError> {
         let Some((batch, position)) = self.batch_at(self.position) else { return Ok(None) };
         let Turns { per_step, processes, rank } = self.turns;
         let is_own = self.turn % per_step % processes == rank;
@@ -214,7 +214,7 @@ impl BatchSource for ToyData {
             return Err("killed".into());
         }
         (self.position, self.turn) = (position, self.turn + 1);
-        Ok(Some((is_own.then_some(batch), position)))
+        Ok(Some(NextBatch { batch: is_own.then_some(batch), end: position }))
     }
 
     fn recycle(&mut self, _: Self::Batch) {}

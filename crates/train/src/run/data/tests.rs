@@ -37,7 +37,7 @@ fn skipping(held_out: usize) -> TrainOptions {
 fn given(rows: &mut Rows) -> Vec<u64> {
     rows.seek(Position::default()).unwrap();
     std::iter::from_fn(|| rows.next().unwrap())
-        .filter_map(|(batch, _)| batch)
+        .filter_map(|next| next.batch)
         .flat_map(|batch| batch.rows)
         .collect()
 }
@@ -129,8 +129,7 @@ fn the_row_that_is_shown_is_what_is_learned() {
             example.text
         );
         data.training.seek(Position::default()).unwrap();
-        let (batch, _) = data.training.next().unwrap().unwrap();
-        let batch = batch.unwrap();
+        let batch = data.training.next().unwrap().unwrap().batch.unwrap();
         let labels = batch.labels.iter().filter(|label| **label >= 0).map(|label| *label as u32);
         assert_eq!(shown, encoder.decode(&labels.collect::<Vec<_>>()).unwrap(), "{level:?}");
     }
@@ -167,7 +166,7 @@ fn an_epoch_sees_each_row_of_a_mixture_as_often_as_its_weight_says() {
     assert_ne!(order, seen, "they are mixed");
     data.training.seek(Position { epoch: 0, row: 4 }).unwrap();
     let rest: Vec<u64> =
-        (0..7).flat_map(|_| data.training.next().unwrap().unwrap().0.unwrap().rows).collect();
+        (0..7).flat_map(|_| data.training.next().unwrap().unwrap().batch.unwrap().rows).collect();
     assert_eq!(rest, order[4..], "a run goes on where it was");
     assert_ne!(data.fingerprint, open([2, 1]).fingerprint, "other weights are other rows");
 }

@@ -7,12 +7,8 @@ use std::env;
 
 /// How launchers say how many processes they started: Open MPI, MPICH and Intel MPI, Slurm. A batch script has
 /// `SLURM_NTASKS` as well, although it is one process, so Slurm is asked for the tasks of the step.
-const SIZES: [(&str, &str); 4] = [
-    ("OMPI_COMM_WORLD_SIZE", "mpirun"),
-    ("PMI_SIZE", "mpirun"),
-    ("SLURM_STEP_NUM_TASKS", "srun"),
-    ("PMIX_SIZE", "mpirun"),
-];
+const SIZES: [(&str, &str); 3] =
+    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", "srun")];
 
 /// How this process was started together with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -116,9 +116,13 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
             }
             self.agree(control)?;
             if control.must_end() {
-                self.evaluation.iter_mut().for_each(|data| data.pause());
-                return Ok(None);
+                break;
             }
+        }
+        // Its threads and batches are not needed until the next one.
+        self.evaluation.iter_mut().for_each(|data| data.pause());
+        if control.must_end() {
+            return Ok(None);
         }
         let said = self.group.gather(&(own, failure.as_ref().map(ToString::to_string)))?;
         let reported =

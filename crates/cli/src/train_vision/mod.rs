@@ -47,13 +47,9 @@ pub struct Args {
 /// Trains the model.
 pub fn run(args: Args) -> Result<ExitCode> {
     let asked = args.run.log_format();
-    let (mut options, display) = args.run.options().map_err(|error| in_format(error, asked, None))?;
-    // A shell makes an empty name of a variable that is not set.
-    options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
-    options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
+    // First of all: the others wait for a process that fails before it joins them.
     let group = group::join().map_err(|error| in_format(error, asked, None))?;
-    let (report, failed) = checked_run(options, display, &group);
-    let report = match report.map_err(|error| in_format(error, display.log_format, failed)) {
+    let report = match train(args.run, asked, &group) {
         Ok(report) => report,
         Err(error) if group.size() == 1 => return Err(error),
         Err(error) => return Ok(group::give_up(&group, &error)),
@@ -64,6 +60,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
         EndReason::Cancelled => ExitCode::from(exit::INTERRUPTED),
         _ => ExitCode::SUCCESS,
     })
+}
+
+fn train(flags: RunFlags, asked: Option<LogFormat>, group: &Group) -> Result<RunReport> {
+    let (mut options, display) = flags.options().map_err(|error| in_format(error, asked, None))?;
+    // A shell makes an empty name of a variable that is not set.
+    options.dataset = options.dataset.filter(|name| !name.trim().is_empty());
+    options.output_dir = options.output_dir.filter(|dir| !dir.as_os_str().is_empty());
+    let (report, failed) = checked_run(options, display, group);
+    report.map_err(|error| in_format(error, display.log_format, failed))
 }
 
 /// Runs what the options ask for; gives the last event too where the run failed.

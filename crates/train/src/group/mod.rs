@@ -25,6 +25,7 @@ pub(crate) use link::threads;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -102,7 +103,13 @@ impl Group {
             Ok(mut link) => {
                 // Whoever waits for this may be gone; then nothing is asked either.
                 let _ = tell.send(Ok((link.rank(), link.size())));
-                asked.into_iter().for_each(|job| job(&mut link));
+                for job in asked {
+                    // Ending MPI in peace would wait for processes that wait for this one.
+                    if catch_unwind(AssertUnwindSafe(|| job(&mut link))).is_err() {
+                        link.abort(GIVEN_UP);
+                        break;
+                    }
+                }
             }
             Err(error) => drop(tell.send(Err(error))),
         };

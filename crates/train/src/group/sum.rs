@@ -144,6 +144,15 @@ impl GradientSum {
         Ok(())
     }
 
+    /// Ends a step that comes to nothing: `gradient` is a buffer to compute in, with any values. Nothing is asked of others.
+    pub fn discard(&mut self, gradient: &mut Vec<f32>) -> Result<(), GroupError> {
+        self.wait()?;
+        if gradient.len() < self.padded {
+            mem::swap(gradient, &mut self.spare);
+        }
+        Ok(())
+    }
+
     /// How long this process waited for others in this step.
     pub fn waited(&self) -> Duration {
         self.waited
@@ -255,6 +264,35 @@ mod tests {
                     assert!(*sums == alone, "{values} values, rank {rank} of {processes}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_step_that_comes_to_nothing_leaves_a_buffer_and_no_trace_in_the_next() {
+        for (processes, batches) in [(1, 1), (1, 3), (3, 3), (3, 5)] {
+            let after_nothing = threads::run(processes, |group| {
+                let mut sum = GradientSum::new(group.clone(), 7, batches);
+                let mut current = vec![0.0; sum.length()];
+                let mut step = |gradients: &[f32], is_kept: bool| {
+                    sum.begin();
+                    for round in gradients.chunks(processes) {
+                        current.fill(round.get(group.rank()).copied().unwrap_or(f32::NAN));
+                        sum.add(&mut current, round.len()).unwrap();
+                    }
+                    match is_kept {
+                        true => sum.finish(&mut current).unwrap(),
+                        false => sum.discard(&mut current).unwrap(),
+                    }
+                    assert!(current.len() >= 7, "there is a buffer to look at and to compute in");
+                    current[6]
+                };
+                let gradients: Vec<f32> = (1..=batches).map(|batch| batch as f32).collect();
+                step(&gradients, false);
+                step(&gradients[..1], false);
+                step(&gradients, true)
+            });
+            let expected = (1..=batches).sum::<u64>() as f32;
+            assert_eq!(after_nothing, vec![expected; processes], "{processes} processes, {batches} batches");
         }
     }
 

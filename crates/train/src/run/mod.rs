@@ -113,7 +113,8 @@ fn run(
     let beside = together::beside(group)?;
     let run = Run { config, announcer, store, identity, group, beside };
     if let Some(checkpoint) = &checkpoint {
-        if let Some(end) = run.finished(&data, checkpoint)? {
+        let end = group.by_first(|| run.finished(&data, checkpoint), || None)?;
+        if let Some(end) = group.of_first(|| end)? {
             return RunReport::already(end, output, checkpoint);
         }
         announcer.tell(Event::Resumed(checkpoint.into()));
@@ -309,7 +310,7 @@ impl<'a, 'o> Run<'a, 'o> {
 
     /// Leaves a note beside the last checkpoint, so that the run is not repeated from it.
     fn remember_divergence(&self, error: &TrainError) {
-        let Some((step, what)) = error.divergence() else { return };
+        let Some((step, what)) = error.divergence().filter(|_| self.group.is_first()) else { return };
         let checkpoints = self.store.list().unwrap_or_default();
         let Some(last) = checkpoints.iter().rfind(|checkpoint| checkpoint.step <= step) else { return };
         if let Err(error) = self.identity.divergence(step, what).mark(&last.path) {

@@ -6,9 +6,10 @@ use super::{
     resume::{check_same_rows, read_json},
 };
 use crate::checkpoint::{Checkpoint, CheckpointError};
+use serde::{Deserialize, Serialize};
 
 /// Why a run has nothing left to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// All steps were taken.
     Steps,

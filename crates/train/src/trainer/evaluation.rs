@@ -111,17 +111,19 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
             if number % processes + 1 < processes && number + 1 < batches {
                 continue;
             }
-            for callback in &mut self.callbacks {
-                callback.on_evaluation_batch(control)?;
-            }
+            let told =
+                self.callbacks.iter_mut().try_for_each(|callback| callback.on_evaluation_batch(control));
+            failure = failure.or(told.err());
             self.agree(control)?;
-            if control.must_end() {
+            // Others learn of a failure at the end: until then they wait for this process's batches.
+            if control.must_end() || processes == 1 && failure.is_some() {
                 break;
             }
         }
         // Its threads and batches are not needed until the next one.
         self.evaluation.iter_mut().for_each(|data| data.pause());
-        if control.must_end() {
+        // All agree on the end; only a process that is alone may tell its failure instead.
+        if control.must_end() && (processes > 1 || failure.is_none()) {
             return Ok(None);
         }
         let said = self.group.gather(&(own, failure.as_ref().map(ToString::to_string)))?;

@@ -67,6 +67,11 @@ pub trait Learner {
     /// Ends a round, in which each of the first `contributions` processes added a batch: its gradients belong to the step.
     fn end_round(&mut self, contributions: usize) -> Result<(), BoxError>;
 
+    /// Ends a step that comes to nothing, because all its rows turned out bad: the weights stay where they are.
+    fn drop_step(&mut self) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// How long this process waited for the gradients of others in this step.
     fn waited(&self) -> Duration {
         Duration::ZERO

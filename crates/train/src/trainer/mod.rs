@@ -301,7 +301,8 @@ impl<'a, 'c, L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'a, 'c, L, S>
     /// Trains to the end, or until a callback stops the run.
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut control = Control::default();
-        self.tell(|callback, state| callback.prepare(state))?;
+        let prepared = self.tell(|callback, state| callback.prepare(state));
+        self.group.all_well(prepared)?;
         self.tell(|callback, state| callback.on_start(state, &mut control))?;
         self.agree(&mut control)?;
         if self.lacks_evaluation() {

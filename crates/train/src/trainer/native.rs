@@ -91,6 +91,10 @@ impl<M: TrainableModel> Learner for NativeLearner<'_, M> {
         Ok(self.sum.add(self.model.gradients(), contributions)?)
     }
 
+    fn drop_step(&mut self) -> Result<(), BoxError> {
+        Ok(self.sum.discard(self.model.gradients())?)
+    }
+
     fn waited(&self) -> Duration {
         self.sum.waited()
     }

@@ -67,6 +67,9 @@ impl<L: Learner, S: BatchSource<Batch = L::Batch>> Trainer<'_, '_, L, S> {
                 return Ok(None);
             }
             self.compute(batches, &mut facts)?;
+            if facts.sums.rows == 0 {
+                self.learner.drop_step().map_err(failed)?;
+            }
             if batches < self.settings.accumulation {
                 self.progress.position = Position::start_of(begun_at.epoch + 1);
             }

@@ -113,6 +113,8 @@ struct ToyData {
     /// From this place on rows are gone after the first pass, as images that somebody moves away.
     vanishes_from: Option<usize>,
     passes: u64,
+    /// Batches that begin here turn out to have no usable row, which nobody knew before.
+    spoiled: fn(Position) -> bool,
     /// Which of the batches of an epoch are this process's: those with this remainder.
     turns: Turns,
     /// Batches of the step at hand that were given or passed over.
@@ -145,6 +147,7 @@ impl ToyData {
             dropped_from: None,
             vanishes_from: None,
             passes: 0,
+            spoiled: |_| false,
             turns: Turns { per_step: 1, processes: 1, rank: 0 },
             turn: 0,
         }
@@ -160,6 +163,7 @@ impl ToyData {
         if position.epoch > self.epoch {
             return None;
         }
+        let begun_at = position;
         let shift = position.epoch as usize * 7;
         let mut batch = Vec::new();
         let end = self.dropped_from.map_or(self.rows(), |place| place as u64);
@@ -170,7 +174,11 @@ impl ToyData {
                 batch.push(self.rows[row].clone());
             }
         }
-        (!batch.is_empty()).then(|| (batch, position.normalised(self.rows())))
+        let spoiled = (self.spoiled)(begun_at);
+        (!batch.is_empty()).then(|| {
+            let batch = if spoiled { Vec::new() } else { batch };
+            (batch, position.normalised(self.rows()))
+        })
     }
 }
 

@@ -119,3 +119,26 @@ fn weights_that_differ_between_processes_are_not_saved() {
     assert!(errors[0].starts_with("step 3: rank 1 has other weights than rank 0") && errors[0] == errors[1]);
     assert!(CheckpointStore::open(dir.path()).unwrap().list().unwrap().is_empty());
 }
+
+#[test]
+fn steps_whose_rows_all_turn_out_bad_come_to_nothing_on_any_number_of_processes() {
+    // As many micro-batches as processes, and three steps an epoch: one in the middle is bad as a whole, and the batch that is left
+    // over at the end of the last epoch.
+    let run = |group: &Group, dir: &Path| {
+        let settings = TrainerSettings { accumulation: 3, save: When::Steps(1), ..settings() };
+        let spoiled =
+            |at: Position| at.epoch == 1 && (9..18).contains(&at.row) || at.epoch == 2 && at.row == 27;
+        let mut data = ToyData { spoiled, ..ToyData::new(30, 3) }.shared(group, 3);
+        let (model, outcome) = train_in(group, dir, settings, &mut data, None, vec![]).unwrap();
+        (model.weights, outcome.state.series("loss"), outcome.state.global_step)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let alone = run(&Group::alone(), dir.path());
+    assert_eq!(alone.2, 4 + 3 + 3);
+    for processes in [2, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        for found in threads::run(processes, |group| run(&group, dir.path())) {
+            assert!(found == alone, "{processes} processes");
+        }
+    }
+}

@@ -14,7 +14,7 @@ import pytest
 PLAIN = Path(os.environ["MODEL_GARDEN_BIN"])
 BUILDS = Path(os.environ["MODEL_GARDEN_CLUSTER"])
 # Longer than any of these runs takes beside another build.
-PATIENCE = 120
+PATIENCE = 300
 
 
 class Mpi:

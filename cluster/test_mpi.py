@@ -11,7 +11,7 @@ import pytest
 from conftest import Ended, adapter, await_step, events, losses, plain, run_flags, start
 
 # Steps that take long enough to be interrupted in the middle of a run.
-MANY = {"epochs": 12}
+MANY = {"epochs": 30}
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4])

@@ -9,7 +9,7 @@ use garden_train::groups::{Group, Launch, launched};
 use std::{process::ExitCode, thread, time::Duration};
 
 /// So long the first process may take to say what it knows and to end the others.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The group that this process belongs to.
 pub fn join() -> Result<Group> {

@@ -11,6 +11,9 @@ use std::{process::ExitCode, thread, time::Duration};
 /// So long the first process may take to say what it knows and to end the others.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So long a launcher may take to pass on what was written.
+const FORWARDED: Duration = Duration::from_secs(1);
+
 /// The group that this process belongs to.
 pub fn join() -> Result<Group> {
     match launched() {
@@ -36,6 +39,8 @@ pub fn give_up(group: &Group, error: &Error) -> ExitCode {
         eprintln!("rank {} of {}:", group.rank(), group.size());
     }
     let code = errors::report(error);
+    // What is written just before the end is lost by some launchers (MPICH's, one time in some ten beside a busy core).
+    thread::sleep(FORWARDED);
     group.abort(exit::BAD_INPUT.into());
     code
 }

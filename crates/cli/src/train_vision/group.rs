@@ -39,7 +39,7 @@ pub fn give_up(group: &Group, error: &Error) -> ExitCode {
         eprintln!("rank {} of {}:", group.rank(), group.size());
     }
     let code = errors::report(error);
-    // What is written just before the end is lost by some launchers (MPICH's, one time in some ten beside a busy core).
+    // A launcher that ends its processes at once need not pass on what they wrote a moment before.
     thread::sleep(FORWARDED);
     group.abort(exit::BAD_INPUT.into());
     code

@@ -29,7 +29,8 @@ use std::{path::Path, thread};
 /// Code, threads, allocator and the files that a run writes, besides everything that is planned: 25 MB with
 /// `small`, 24 MB with `tiny` and photos (`bench/plan.py`).
 const PROCESS: usize = 25_000_000;
-/// What MPI takes in each of several processes: 11 to 12 MB more than one process alone (`bench/cluster.py`).
+/// What MPI takes in each of several processes: with Open MPI and `tiny`, 55 and 56 MB were resident in two to four processes
+/// where one process alone has 43 and 44.
 const MPI: usize = 12_000_000;
 /// Bytes in memory for a byte of tokenizer.json: 37.5 MB for a file of 3.87 MB with 151,643 tokens.
 const TOKENIZER: usize = 10;
